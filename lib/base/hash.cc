@@ -66,14 +66,19 @@ Digest hmac_sha256(std::string_view key, std::string_view data) {
   return out;
 }
 
-std::string hex(std::span<const uint8_t> bytes) {
+void append_hex(std::string& to, std::span<const uint8_t> bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
-  std::string out;
-  out.reserve(bytes.size() * 2);
+  size_t at = to.size();
+  to.resize(at + bytes.size() * 2);
   for (uint8_t b : bytes) {
-    out += kDigits[b >> 4];
-    out += kDigits[b & 15];
+    to[at++] = kDigits[b >> 4];
+    to[at++] = kDigits[b & 15];
   }
+}
+
+std::string hex(std::span<const uint8_t> bytes) {
+  std::string out;
+  append_hex(out, bytes);
   return out;
 }
 

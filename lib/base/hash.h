@@ -61,6 +61,7 @@ std::vector<BlockHash> chain_hashes(std::span<const int32_t> tokens, size_t bloc
                                     std::string_view salt = {});
 
 std::string hex(std::span<const uint8_t> bytes);
+void append_hex(std::string& to, std::span<const uint8_t> bytes);
 
 }  // namespace mc
 

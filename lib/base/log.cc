@@ -1,5 +1,6 @@
 #include "base/log.h"
 
+#include <pthread.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
@@ -7,6 +8,7 @@
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
+#include <mutex>
 
 #include "base/json.h"
 
@@ -16,6 +18,14 @@ namespace {
 std::atomic<LogLevel> level_now{LogLevel::kInfo};
 std::atomic<bool> as_json{false};
 
+std::mutex& console() { return spdlog::details::console_mutex::mutex(); }
+
+// A child of a fork writes logs too: the lock must be free there.
+void keep_lock_across_forks() {
+  ::pthread_atfork([] { console().lock(); }, [] { console().unlock(); },
+                   [] { console().unlock(); });
+}
+
 spdlog::logger& logger() {
   // Leaked on purpose: threads that outlive main's statics may still log.
   static auto* instance = [] {
@@ -23,6 +33,7 @@ spdlog::logger& logger() {
         std::make_shared<spdlog::logger>("mc", std::make_shared<spdlog::sinks::stderr_sink_mt>()));
     (*l)->set_pattern("%Y-%m-%dT%H:%M:%S.%e %P %l %v");
     (*l)->set_level(spdlog::level::trace);
+    keep_lock_across_forks();
     return l;
   }();
   return **instance;

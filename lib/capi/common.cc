@@ -12,9 +12,11 @@ thread_local std::string last_error;
 void Settings::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
   v("cluster-key", cluster_key, "file with the cluster's secret");
+  v("addresses", engine.addresses, "tell peers the addresses of registered memory");
   v("log-level", log_level, "error, warn, info or debug");
   engine.describe(v);
   store.describe(v);
+  store.put.describe(v);
 }
 
 mc_code report(const Error& error) {
@@ -23,6 +25,11 @@ mc_code report(const Error& error) {
 }
 
 mc_code report(const Result<>& outcome) { return outcome ? MC_OK : report(outcome.error()); }
+
+Result<> in_its_process(const ProcessMark& mark) {
+  if (mark.here()) return {};
+  return fail(Code::kUnsupported, "not after fork: open it in the child");
+}
 
 Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options) {
   auto e = std::make_unique<mc_engine>(options == nullptr ? Settings{} : options->settings);
@@ -42,4 +49,9 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
 
 }  // namespace mc::capi
 
+extern "C" uint32_t mc_abi_version(void) { return 0u << 16 | 1u; }
+extern "C" uint64_t mc_features(void) {
+  return MC_FEATURE_QUEUE | MC_FEATURE_BLOCKS | MC_FEATURE_LEND | MC_FEATURE_RANGES |
+         MC_FEATURE_ADDRESSES | MC_FEATURE_NOTICES;
+}
 extern "C" const char* mc_last_error(void) { return mc::capi::last_error.c_str(); }

@@ -3,11 +3,14 @@
 //
 // Thread: any; each thread has its own last error text.
 #pragma once
+#include <algorithm>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 #include <thread>
 
+#include "base/fork.h"
 #include "base/metrics.h"
 #include "base/options.h"
 #include "base/time.h"
@@ -41,6 +44,40 @@ mc_code guarded(Work&& work) {
   }
 }
 
+Result<> in_its_process(const ProcessMark& mark);
+
+// The same for a call on an object, which must be one of this process.
+template <class Handle, class Work>
+mc_code guarded(const Handle* handle, Work&& work) {
+  return guarded([&]() -> Result<> {
+    MC_TRY_(in_its_process(handle->mark));
+    return work();
+  });
+}
+
+// In a child of a fork an object of its parent stays: its threads are not there to be ended.
+template <class Handle>
+void destroy(Handle* handle) {
+  if (handle != nullptr && handle->mark.here()) delete handle;
+}
+
+// A structure that begins with its size, as its caller's version has it.
+template <class T>
+Result<T> sized(const T* in, const char* name) {
+  T out{};
+  const size_t size = in->size;
+  if (size < sizeof in->size)
+    return fail(Code::kInvalid, "%s.size is %zu: set it to sizeof(%s)", name, size, name);
+  std::memcpy(&out, in, std::min(size, sizeof out));
+  out.size = sizeof out;
+  const auto* bytes = reinterpret_cast<const std::byte*>(in);
+  for (size_t i = sizeof out; i < size; ++i)
+    if (bytes[i] != std::byte{})
+      return fail(Code::kInvalid, "%s of %zu bytes has fields that this library does not know",
+                  name, size);
+  return out;
+}
+
 Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options);
 
 }  // namespace mc::capi
@@ -55,6 +92,7 @@ struct mc_engine {
     loop.stop();
     if (control.joinable()) control.join();
   }
+  mc::ProcessMark mark;
   mc::capi::Settings settings;
   mc::SteadyClock clock;
   mc::Metrics metrics;
@@ -66,5 +104,6 @@ struct mc_engine {
 };
 
 struct mc_memory {
+  mc::ProcessMark mark;
   mc::xfer::Memory memory;
 };

@@ -3,61 +3,59 @@
 #include <vector>
 
 #include "capi/common.h"
+#include "capi/store_calls.h"
 #include "store/client/client.h"
 
 // The C interface of store::Client.
-
-struct mc_store {
-  std::unique_ptr<mc_engine> engine;
-  std::unique_ptr<mc::store::Client> client;
-};
 
 namespace {
 
 using namespace mc;
 using namespace mc::store;
+using mc::capi::GetCall;
 using mc::capi::guarded;
+using mc::capi::key_of;
+using mc::capi::keys_of;
+using mc::capi::PutCall;
 using mc::capi::report;
 
-// The master checks keys. Here only the pointer is checked.
-Result<ObjectKey> key_of(const mc_key& key) {
-  if (key.data == nullptr && key.bytes != 0)
-    return fail(Code::kInvalid, "mc_key.data is NULL and mc_key.bytes is %zu", key.bytes);
-  return ObjectKey(key.data, key.bytes);
-}
-
-Result<std::vector<ObjectKey>> keys_of(const mc_key* keys, size_t count) {
-  std::vector<ObjectKey> out;
-  out.reserve(count);
-  for (size_t i = 0; i < count; ++i) {
-    MC_TRY(ObjectKey key, key_of(keys[i]));
-    out.push_back(std::move(key));
-  }
-  return out;
-}
-
-// PutItem or GetItem, whose parts are spans of Byte.
+// A PutItem or GetItem, whose parts are spans of Byte.
 template <class Item, class Byte>
-Result<std::vector<Item>> items_of(const mc_item* items, size_t count) {
-  std::vector<Item> out(count);
-  for (size_t i = 0; i < count; ++i) {
-    for (uint64_t word : items[i].reserved)
-      if (word != 0) return fail(Code::kInvalid, "mc_item.reserved is not zero");
-    MC_TRY(out[i].key, key_of(items[i].key));
-    for (size_t b = 0; b < items[i].buffer_count; ++b) {
-      const mc_buffer& buffer = items[i].buffers[b];
-      if (buffer.data == nullptr && buffer.bytes != 0)
-        return fail(Code::kInvalid, "a buffer of %zu bytes at NULL", buffer.bytes);
-      out[i].parts.emplace_back(static_cast<Byte*>(buffer.data), buffer.bytes);
-    }
+Result<Item> item_of(const mc_item& item) {
+  if (item.reserved != 0) return fail(Code::kInvalid, "mc_item.reserved is not zero");
+  Item out;
+  MC_TRY(out.key, key_of(item.key));
+  for (size_t b = 0; b < item.buffer_count; ++b) {
+    const mc_buffer& buffer = item.buffers[b];
+    if (buffer.data == nullptr && buffer.bytes != 0)
+      return fail(Code::kInvalid, "a buffer of %zu bytes at NULL", buffer.bytes);
+    out.parts.emplace_back(static_cast<Byte*>(buffer.data), buffer.bytes);
   }
   return out;
 }
 
-// Reports one item; mc_last_error() has the text of the last that failed.
-template <class R>
-mc_code code_of(const R& outcome) {
-  return outcome ? MC_OK : report(outcome.error());
+Result<std::shared_ptr<PutCall>> puts_of(mc_store& store, const mc_item* items, size_t count,
+                                         const mc_put_options* defaults, mc_put_result* results) {
+  auto call = std::make_shared<PutCall>(store, results);
+  for (size_t i = 0; i < count; ++i) {
+    const mc_put_options* options = items[i].options == nullptr ? defaults : items[i].options;
+    MC_TRY(const size_t group, call->group(options));
+    MC_TRY(PutItem item, (item_of<PutItem, const std::byte>(items[i])));
+    call->add(group, i, std::move(item));
+  }
+  return call;
+}
+
+Result<std::shared_ptr<GetCall>> gets_of(mc_store& store, const mc_item* items, size_t count,
+                                         unsigned wait_ms, mc_get_result* results) {
+  auto call = std::make_shared<GetCall>(store, std::chrono::milliseconds(wait_ms), results);
+  for (size_t i = 0; i < count; ++i) {
+    if (items[i].options != nullptr)
+      return fail(Code::kInvalid, "mc_item.options of a get is not NULL");
+    MC_TRY(GetItem item, (item_of<GetItem, std::byte>(items[i])));
+    call->add(i, std::move(item));
+  }
+  return call;
 }
 
 }  // namespace
@@ -67,18 +65,19 @@ extern "C" {
 mc_code mc_store_setup(const char* name, const char* master, const mc_options* options,
                        mc_store** out) {
   return guarded([&]() -> Result<> {
-    auto s = std::make_unique<mc_store>();
-    MC_TRY(s->engine, capi::open_engine(name, options));
-    ClientOptions client = s->engine->settings.store;
+    MC_TRY(auto engine, capi::open_engine(name, options));
+    ClientOptions client = engine->settings.store;
     client.master = master;
-    MC_TRY(s->client, Client::open(*s->engine->engine, s->engine->clock, std::move(client),
-                                   s->engine->metrics));
-    *out = s.release();
+    // A process of a host without a name prefers the memory that it gives to the pool itself.
+    if (client.put.host.empty()) client.put.host = engine->settings.engine.node;
+    MC_TRY(auto first, Client::open(*engine->engine, engine->clock, client, engine->metrics));
+    *out = std::make_unique<mc_store>(std::move(engine), std::move(client), std::move(first))
+               .release();
     return {};
   });
 }
 
-void mc_store_close(mc_store* store) { std::unique_ptr<mc_store> owner(store); }
+void mc_store_close(mc_store* store) { capi::destroy(store); }
 mc_engine* mc_store_engine(mc_store* store) { return store->engine.get(); }
 
 mc_code mc_store_register_buffer(mc_store* store, void* address, size_t bytes, mc_memory** out) {
@@ -87,27 +86,30 @@ mc_code mc_store_register_buffer(mc_store* store, void* address, size_t bytes, m
 
 mc_code mc_store_put(mc_store* store, const char* key, size_t key_bytes, const void* data,
                      size_t bytes) {
-  return guarded([&]() -> Result<> {
+  return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
-    MC_TRY_(store->client->put(k, {static_cast<const std::byte*>(data), bytes}));
+    MC_TRY(const auto client, store->clients.take());
+    MC_TRY_(client->put(k, {static_cast<const std::byte*>(data), bytes}));
     return {};
   });
 }
 
 mc_code mc_store_get(mc_store* store, const char* key, size_t key_bytes, void* data,
                      size_t capacity, size_t* bytes) {
-  return guarded([&]() -> Result<> {
+  return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
-    MC_TRY(const uint64_t n, store->client->get(k, {static_cast<std::byte*>(data), capacity}));
+    MC_TRY(const auto client, store->clients.take());
+    MC_TRY(const uint64_t n, client->get(k, {static_cast<std::byte*>(data), capacity}));
     if (bytes != nullptr) *bytes = n;
     return {};
   });
 }
 
 mc_code mc_store_size(mc_store* store, const char* key, size_t key_bytes, size_t* bytes) {
-  return guarded([&]() -> Result<> {
+  return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
-    MC_TRY(const Located found, store->client->locate(k));
+    MC_TRY(const auto client, store->clients.take());
+    MC_TRY(const Located found, client->locate(k));
     *bytes = found.bytes;
     return {};
   });
@@ -128,52 +130,85 @@ mc_code mc_store_remove(mc_store* store, const char* key, size_t key_bytes, int 
   return code == MC_OK ? outcome : code;
 }
 
+mc_code mc_store_put_items(mc_store* store, const mc_item* items, size_t count,
+                           const mc_put_options* defaults, mc_put_result* results) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const auto call, puts_of(*store, items, count, defaults, results));
+    (void)call->run();
+    return {};
+  });
+}
+
+mc_code mc_store_put_async(mc_store* store, mc_queue* queue, uint64_t tag, const mc_item* items,
+                           size_t count, const mc_put_options* defaults, mc_put_result* results) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const auto call, puts_of(*store, items, count, defaults, results));
+    return capi::queue_up(queue, tag, call);
+  });
+}
+
+mc_code mc_store_get_async(mc_store* store, mc_queue* queue, uint64_t tag, const mc_item* items,
+                           size_t count, unsigned wait_ms, mc_get_result* results) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const auto call, gets_of(*store, items, count, wait_ms, results));
+    return capi::queue_up(queue, tag, call);
+  });
+}
+
+mc_code mc_store_exists_async(mc_store* store, mc_queue* queue, uint64_t tag, const mc_key* keys,
+                              size_t count, uint8_t* found) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys, count));
+    return capi::queue_up(queue, tag,
+                          std::make_shared<capi::ExistsCall>(*store, std::move(all), found));
+  });
+}
+
 mc_code mc_store_put_batch(mc_store* store, const mc_item* items, size_t count, mc_code* codes) {
-  return guarded([&]() -> Result<> {
-    MC_TRY(const auto all, (items_of<PutItem, const std::byte>(items, count)));
-    const auto outcomes = store->client->put_batch(all);
-    for (size_t i = 0; i < count; ++i) codes[i] = code_of(outcomes[i]);
+  return guarded(store, [&]() -> Result<> {
+    std::vector<mc_put_result> results(count);
+    MC_TRY(const auto call, puts_of(*store, items, count, nullptr, results.data()));
+    (void)call->run();
+    for (size_t i = 0; i < count; ++i) codes[i] = static_cast<mc_code>(results[i].code);
     return {};
   });
 }
 
 mc_code mc_store_get_batch(mc_store* store, const mc_item* items, size_t count, unsigned wait_ms,
                            size_t* bytes, mc_code* codes) {
-  return guarded([&]() -> Result<> {
-    MC_TRY(const auto all, (items_of<GetItem, std::byte>(items, count)));
-    const auto outcomes = store->client->get_batch(all, std::chrono::milliseconds(wait_ms));
+  return guarded(store, [&]() -> Result<> {
+    std::vector<mc_get_result> results(count);
+    MC_TRY(const auto call, gets_of(*store, items, count, wait_ms, results.data()));
+    (void)call->run();
     for (size_t i = 0; i < count; ++i) {
-      codes[i] = code_of(outcomes[i]);
-      if (bytes != nullptr) bytes[i] = outcomes[i].value_or(0);
+      codes[i] = static_cast<mc_code>(results[i].code);
+      if (bytes != nullptr) bytes[i] = results[i].bytes;
     }
     return {};
   });
 }
 
 mc_code mc_store_exists_batch(mc_store* store, const mc_key* keys, size_t count, uint8_t* found) {
-  return guarded([&]() -> Result<> {
-    MC_TRY(const auto all, keys_of(keys, count));
-    MC_TRY(const auto there, store->client->exists(all));
-    for (size_t i = 0; i < count; ++i) found[i] = there[i] ? 1 : 0;
-    return {};
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys, count));
+    return capi::ExistsCall(*store, std::move(all), found).ask();
   });
 }
 
 mc_code mc_store_match_prefix(mc_store* store, const mc_key* keys, size_t count, size_t* matched) {
-  return guarded([&]() -> Result<> {
+  return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys, count));
-    MC_TRY(*matched, store->client->match_prefix(all));
+    MC_TRY(const auto client, store->clients.take());
+    MC_TRY(*matched, client->match_prefix(all));
     return {};
   });
 }
 
 mc_code mc_store_remove_batch(mc_store* store, const mc_key* keys, size_t count, int force,
                               mc_code* codes) {
-  return guarded([&]() -> Result<> {
+  return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys, count));
-    const auto outcomes = store->client->remove(all, force != 0);
-    for (size_t i = 0; i < count; ++i) codes[i] = code_of(outcomes[i]);
-    return {};
+    return capi::remove_all(*store, all, force != 0, codes);
   });
 }
 

@@ -1,11 +1,12 @@
 #include "capi/mc/transfer.h"
 
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "capi/common.h"
+#include "capi/queue.h"
+#include "capi/requests.h"
 
 // The C interface of xfer::Engine.
 
@@ -15,6 +16,8 @@ using namespace mc;
 using namespace mc::xfer;
 using mc::capi::guarded;
 using mc::capi::report;
+using mc::capi::request_of;
+using mc::capi::requests_of;
 
 static_assert(MC_INVALID == static_cast<int>(Code::kInvalid) &&
               MC_STALE == static_cast<int>(Code::kStale) &&
@@ -22,26 +25,12 @@ static_assert(MC_INVALID == static_cast<int>(Code::kInvalid) &&
 static_assert(MC_STATE_COMPLETED == static_cast<int>(TransferState::kCompleted) &&
               MC_STATE_CANCELLED == static_cast<int>(TransferState::kCancelled));
 
-Result<Request> request_of(const mc_request& r, const Clock& clock) {
-  for (uint64_t word : r.reserved)
-    if (word != 0) return fail(Code::kInvalid, "mc_request.reserved is not zero");
-  if (r.op > MC_WRITE)
-    return fail(Code::kInvalid, "mc_request.op is %u: want MC_READ or MC_WRITE", r.op);
-  constexpr Priority kClasses[] = {Priority::kMedium, Priority::kHigh, Priority::kLow};
-  if (r.priority >= std::size(kClasses))
-    return fail(Code::kInvalid, "mc_request.priority is %u: want one of MC_PRIORITY_*", r.priority);
-  Request out;
-  out.priority = kClasses[r.priority];
-  out.op = r.op == MC_READ ? Op::kRead : Op::kWrite;
-  out.local = static_cast<std::byte*>(r.local);
-  out.segment = r.segment;
-  out.offset = r.offset;
-  out.bytes = r.bytes;
-  out.rows = r.rows == 0 ? 1 : r.rows;
-  out.local_stride = r.local_stride;
-  out.remote_stride = r.remote_stride;
-  if (r.timeout_ms != 0) out.deadline = clock.now() + std::chrono::milliseconds(r.timeout_ms);
-  return out;
+// The engine takes memory of a kind that it does not know for host memory.
+Result<> check_location(const char* location) {
+  const std::string_view text = location == nullptr ? "*" : location;
+  if (text == "*" || text == "cpu" || text.starts_with("cpu:")) return {};
+  return fail(Code::kUnsupported, "memory at %s: this library has host memory (cpu:N) only",
+              escape(text).c_str());
 }
 
 }  // namespace
@@ -80,10 +69,10 @@ mc_code mc_engine_open(const char* node, const mc_options* options, mc_engine** 
 }
 
 const char* mc_engine_address(const mc_engine* engine) { return engine->address.c_str(); }
-void mc_engine_close(mc_engine* engine) { std::unique_ptr<mc_engine> owner(engine); }
+void mc_engine_close(mc_engine* engine) { capi::destroy(engine); }
 
 mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out) {
-  return guarded([&]() -> Result<> {
+  return guarded(engine, [&]() -> Result<> {
     auto m = std::make_unique<mc_memory>();
     MC_TRY(m->memory, engine->engine->allocate(bytes, (flags & MC_WRITABLE) != 0));
     *out = m.release();
@@ -93,8 +82,9 @@ mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_m
 
 mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const char* location,
                            unsigned flags, mc_memory** out) {
-  return guarded([&]() -> Result<> {
+  return guarded(engine, [&]() -> Result<> {
     auto m = std::make_unique<mc_memory>();
+    MC_TRY_(check_location(location));
     MC_TRY(m->memory, engine->engine->register_memory({static_cast<std::byte*>(address), bytes},
                                                       (flags & MC_WRITABLE) != 0,
                                                       location == nullptr ? "*" : location));
@@ -106,51 +96,66 @@ mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const
 void* mc_memory_data(const mc_memory* memory) { return memory->memory.data(); }
 size_t mc_memory_bytes(const mc_memory* memory) { return memory->memory.size(); }
 uint64_t mc_memory_offset(const mc_memory* memory) { return memory->memory.offset(); }
-void mc_memory_free(mc_memory* memory) { std::unique_ptr<mc_memory> owner(memory); }
+void mc_memory_free(mc_memory* memory) { capi::destroy(memory); }
 
 mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned timeout_ms,
                         mc_segment* out) {
-  return guarded([&]() -> Result<> {
+  return guarded(engine, [&]() -> Result<> {
     MC_TRY(*out, engine->engine->open_segment(address, std::chrono::milliseconds(timeout_ms)));
     return {};
   });
 }
 
 mc_code mc_segment_bytes(mc_engine* engine, mc_segment segment, uint64_t* out) {
-  return guarded([&]() -> Result<> {
+  return guarded(engine, [&]() -> Result<> {
     MC_TRY(*out, engine->engine->segment_bytes(segment));
     return {};
   });
 }
 
+mc_code mc_segment_offset(mc_engine* engine, mc_segment segment, uint64_t address, uint64_t bytes,
+                          uint64_t* offset) {
+  return guarded(engine, [&]() -> Result<> {
+    MC_TRY(*offset, engine->engine->segment_offset(segment, address, bytes));
+    return {};
+  });
+}
+
 void mc_segment_close(mc_engine* engine, mc_segment segment) {
-  engine->engine->close_segment(segment);
+  if (engine->mark.here()) engine->engine->close_segment(segment);
 }
 
 mc_code mc_transfer(mc_engine* engine, const mc_request* request, unsigned timeout_ms) {
-  return guarded([&]() -> Result<> {
+  return guarded(engine, [&]() -> Result<> {
     MC_TRY(const Request r, request_of(*request, engine->clock));
     return engine->engine->transfer_sync(r, std::chrono::milliseconds(timeout_ms));
   });
 }
 
-mc_batch mc_batch_allocate(mc_engine* engine) { return engine->engine->allocate_batch(); }
+mc_batch mc_batch_allocate(mc_engine* engine) {
+  if (auto ours = capi::in_its_process(engine->mark); !ours) return report(ours), 0;
+  return engine->engine->allocate_batch();
+}
 
 mc_code mc_batch_submit(mc_engine* engine, mc_batch batch, const mc_request* requests,
                         size_t count) {
-  return guarded([&]() -> Result<> {
-    std::vector<Request> all;
-    all.reserve(count);
-    for (size_t i = 0; i < count; ++i) {
-      MC_TRY(Request r, request_of(requests[i], engine->clock));
-      all.push_back(r);
-    }
+  return guarded(engine, [&]() -> Result<> {
+    MC_TRY(const auto all, requests_of(requests, count, engine->clock));
     return engine->engine->submit(batch, all);
   });
 }
 
+mc_code mc_batch_submit_queue(mc_engine* engine, mc_batch batch, const mc_request* requests,
+                              size_t count, mc_queue* queue, uint64_t tag) {
+  return guarded(engine, [&]() -> Result<> {
+    MC_TRY(const auto all, requests_of(requests, count, engine->clock));
+    if (queue == nullptr) return fail(Code::kInvalid, "the queue is NULL");
+    return queue->calls->submit(tag, *engine->engine, batch, all);
+  });
+}
+
 mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_status* out) {
-  return guarded([&]() -> Result<> {
+  return guarded(engine, [&]() -> Result<> {
     const Status s = engine->engine->status(batch, index);
     if (s.state == TransferState::kFailed && s.error.code == Code::kNotFound && s.bytes_done == 0)
       return fail(s.error);
@@ -163,10 +168,14 @@ mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_stat
 
 mc_code mc_batch_wait(mc_engine* engine, mc_batch batch, unsigned timeout_ms) {
   return guarded(
-      [&] { return engine->engine->wait(batch, std::chrono::milliseconds(timeout_ms)); });
+      engine, [&] { return engine->engine->wait(batch, std::chrono::milliseconds(timeout_ms)); });
 }
 
-void mc_batch_cancel(mc_engine* engine, mc_batch batch) { engine->engine->cancel(batch); }
-void mc_batch_free(mc_engine* engine, mc_batch batch) { engine->engine->free_batch(batch); }
+void mc_batch_cancel(mc_engine* engine, mc_batch batch) {
+  if (engine->mark.here()) engine->engine->cancel(batch);
+}
+void mc_batch_free(mc_engine* engine, mc_batch batch) {
+  if (engine->mark.here()) engine->engine->free_batch(batch);
+}
 
 }  // extern "C"

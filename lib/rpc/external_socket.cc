@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "io/address.h"
+#include "rpc/zmq_context.h"
 
 namespace mc::rpc {
 namespace {
@@ -12,8 +13,8 @@ namespace {
 constexpr size_t kExternalFramesMax = 16;
 
 void* external_context() {
-  static void* const context = zmq_ctx_new();  // never ended: sockets of statics may outlive main
-  return context;
+  static ZmqContext context;
+  return context.get();
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "rpc/zmq_context.h"
 #include "wire/codec.h"
 
 namespace mc::rpc {
@@ -16,8 +17,8 @@ constexpr int kQuestionsPerTurn = 64;
 constexpr size_t kPathMax = sizeof(sockaddr_un::sun_path) - 1;
 
 void* local_context() {
-  static void* const context = zmq_ctx_new();  // never freed, as that of rpc/socket.cc
-  return context;
+  static ZmqContext context;
+  return context.get();
 }
 
 Result<void*> local_socket(int type) {

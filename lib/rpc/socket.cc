@@ -10,6 +10,7 @@
 #include "io/address.h"
 #include "io/file.h"
 #include "io/free_port.h"
+#include "rpc/zmq_context.h"
 #include "wire/codec.h"
 
 namespace mc::rpc {
@@ -24,7 +25,7 @@ constexpr int kHandshakeMs = 3'000, kBacklog = 1024;
 constexpr int kIdleS = 15, kProbeS = 5, kProbes = 6, kUnansweredMs = 45'000;
 
 struct ProcessState {
-  void* context = zmq_ctx_new();
+  ZmqContext context;
   std::string secret;
   std::string server_secret, server_public;  // z85
 };
@@ -66,7 +67,7 @@ int zmq_type(Socket::Kind kind) {
 }
 
 Result<void*> make(Socket::Kind kind) {
-  void* socket = zmq_socket(process().context, zmq_type(kind));
+  void* socket = zmq_socket(process().context.get(), zmq_type(kind));
   if (socket == nullptr) return fail_errno("new ZeroMQ socket");
   const int zero = 0, on = 1, queue = kQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;
   const int64_t bytes_max = wire::kMessageBytesMax;
@@ -128,7 +129,7 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   zmq_setsockopt(handle, ZMQ_HANDSHAKE_IVL, &kHandshakeMs, sizeof kHandshakeMs);
   ConnectionGuard::Limits limits = ConnectionGuard::limits();
   limits.senders = kind == Kind::kRouter;
-  MC_TRY(socket.guard_, ConnectionGuard::open(process().context, handle, limits));
+  MC_TRY(socket.guard_, ConnectionGuard::open(process().context.get(), handle, limits));
   const std::string host = numeric(address.host);
   const auto bind = [&](uint16_t port) {
     std::string endpoint = "tcp://" + io::Address{host, port}.text();

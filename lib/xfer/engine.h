@@ -63,7 +63,8 @@ struct EngineOptions {
   std::string fault;                        // fault script (xfer/transports/fault/fault_plan.h)
   Scheduler scheduler = Scheduler::kSpray;  // others: for comparison
   Eviction eviction = Eviction::kSieve;     // of queue pairs; kFifo: for comparison
-  void describe(OptionList& v);             // all but node, staging and these two
+  bool addresses = false;                   // tells peers where its buffers lie in this process
+  void describe(OptionList& v);             // all but node, staging and these three
 };
 
 // Owns memory, or a file, of this process that peers may reach. When the last copy of this object
@@ -136,6 +137,10 @@ class Engine {
   SegmentHandle self() const;                 // this process's own segment
   // Returns: the end of the segment's last buffer. kNotFound when it is not open.
   Result<uint64_t> segment_bytes(SegmentHandle segment) const;
+  // Returns: the offset in the segment of a range that its owner has at this address. Fetches the
+  // descriptor once more if it knows none there; blocks up to a second then. Errors: kNotFound;
+  // kInvalid: the range ends outside the buffer; kUnsupported: the owner does not tell addresses.
+  Result<uint64_t> segment_offset(SegmentHandle segment, uint64_t address, uint64_t bytes);
   // Returns: the transports in order of preference, for `bytes` at `offset`, from or into `local`
   // (null: any memory). Errors: kNotFound, kInvalid.
   Result<std::vector<Path>> paths(SegmentHandle segment, uint64_t offset, Op op, uint64_t bytes,
@@ -157,6 +162,7 @@ class Engine {
   Result<> submit(BatchId batch, std::span<const Request> requests, const Notification& after,
                   std::function<void()> all_done = {});
   Status status(BatchId batch, size_t index) const;
+  BatchSummary summary(BatchId batch) const;  // of no requests if it is not there
   // Blocks until the whole batch finished or `budget` passed (kTimeout; the batch continues).
   // Errors: otherwise the first error of the batch.
   Result<> wait(BatchId batch, Duration budget);
@@ -184,6 +190,8 @@ class Engine {
   // first. Without one they wait for take_notifications().
   void on_notification(std::function<void(const Notification&)> handler);
   std::vector<Notification> take_notifications(size_t max = SIZE_MAX);
+  // Returns: an eventfd, to poll only, that is readable while some wait to be taken.
+  Result<int> notifications_fd();
 
  private:
   friend void serve(Engine& engine, rpc::Server& server);

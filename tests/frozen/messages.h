@@ -29,8 +29,8 @@ template <class V>
 void each_store_message(const V& v) {
   using namespace store;
   v.template all<Outcomes, PutStarted, PutStart, PutEnd, PutRevoke, Replicas, GetReplicas, Existing,
-                 Exists, Matched, MatchPrefix, Remove, RemovePrefixed, RemovePrefix, PinKeys,
-                 TaskInfo, CopyKey, ChangeReplicas, QueryTask, DrainInfo, Drain>();
+                 Exists, Matched, MatchPrefix, MatchBlocks, Remove, RemovePrefixed, RemovePrefix,
+                 PinKeys, TaskInfo, CopyKey, ChangeReplicas, QueryTask, DrainInfo, Drain>();
   v.template all<Mounted, Mount, Inventory, Unmount, TaskDone, HeartbeatReply, Heartbeat>();
   v.template all<TierAck, TierMount, TierWork, TierHeartbeat, TierReport, Loaded, LoadObjects,
                  ReleaseSlots>();

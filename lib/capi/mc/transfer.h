@@ -17,7 +17,10 @@
  *
  * Threads: every function may be called from any thread; objects must outlive the calls on them.
  * Errors: functions return MC_OK or a code; mc_last_error() says more, for the calling thread.
- * Units: bytes, and milliseconds for waits. Structures set to zero mean defaults. */
+ * Units: bytes, and milliseconds for waits. Structures set to zero mean defaults. One that begins
+ * with `size` has its own sizeof there; fields that a caller's version lacks count as zero. Fork:
+ * objects belong to the process that opened them. In a child of it every call on them returns
+ * MC_UNSUPPORTED, or nothing, and close and free do nothing: open others there. */
 #pragma once
 
 #include <stddef.h>
@@ -58,10 +61,27 @@ typedef uint64_t mc_batch;
 MC_API const char* mc_version(void);           /* "0.1.0" */
 MC_API const char* mc_code_name(mc_code code); /* "not-found" */
 MC_API const char* mc_last_error(void);        /* of this thread's last failed call */
+/* Of this interface: major << 16 | minor. Minor grows with every addition; major is that of the
+ * library's name. */
+MC_API uint32_t mc_abi_version(void);
+enum {
+  MC_FEATURE_ADDRESSES = 1, /* of peers' memory */
+  MC_FEATURE_LEND = 2,      /* memory of this process for the pool */
+  MC_FEATURE_RANGES = 4,    /* parts of a value */
+  MC_FEATURE_QUEUE = 8,
+  MC_FEATURE_NOTICES = 16,
+  MC_FEATURE_BLOCKS = 32, /* blocks of KV cache */
+  MC_FEATURE_CUDA = 64,
+  MC_FEATURE_RDMA = 128,
+  MC_FEATURE_PARTS = 256 /* values put in parts */
+};
+/* What this library has, and this machine can do now. */
+MC_API uint64_t mc_features(void);
 
 /* ---- options: names and values as `mc-xfer serve --help` has them, "transports" = "shm,tcp".
  * Also "listen" (the control address that peers open, default "127.0.0.1:0"), "cluster-key" (a file
- * with the cluster's secret, needed beyond loopback) and "log-level" (error, warn, info, debug). */
+ * with the cluster's secret, needed beyond loopback), "addresses" (tell peers where registered
+ * memory lies in this process, true or false) and "log-level" (error, warn, info, debug). */
 MC_API mc_code mc_options_new(mc_options** out);
 MC_API mc_code mc_options_set(mc_options* options, const char* name, const char* value);
 MC_API void mc_options_free(mc_options* options);
@@ -77,8 +97,8 @@ MC_API void mc_engine_close(mc_engine* engine);
 enum { MC_WRITABLE = 1u };
 /* Shared memory of the engine, zeroed, all of it there. */
 MC_API mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out);
-/* Memory of the application; it must outlive the mc_memory. `location` is "cpu:0", "cuda:1", or
- * NULL to leave it open. */
+/* Memory of the application; it must outlive the mc_memory. `location` is "cpu:0", a device's, or
+ * NULL to leave it open. MC_UNSUPPORTED: this engine has no memory of that kind. */
 MC_API mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes,
                                   const char* location, unsigned flags, mc_memory** out);
 MC_API void* mc_memory_data(const mc_memory* memory);
@@ -92,6 +112,15 @@ MC_API mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned 
                                mc_segment* out);
 MC_API mc_code mc_segment_bytes(mc_engine* engine, mc_segment segment, uint64_t* out);
 MC_API void mc_segment_close(mc_engine* engine, mc_segment segment);
+
+/* The offset in a segment of a range that its owner has at this address. The owner tells addresses
+ * when its option "addresses" is on; they help an attacker, so it is off. Asks the owner once, for
+ * up to a second, when it knows of no memory there. MC_NOT_FOUND: none is offered there, or the
+ * segment is not open; MC_INVALID: the range ends outside its buffer; MC_UNSUPPORTED: the owner
+ * does not tell; MC_TIMEOUT, MC_UNAVAILABLE: it does not answer. Requests to memory that was
+ * withdrawn since fail, also when other memory is offered at that address now. */
+MC_API mc_code mc_segment_offset(mc_engine* engine, mc_segment segment, uint64_t address,
+                                 uint64_t bytes, uint64_t* offset);
 
 /* ---- transfers */
 enum { MC_READ = 0, MC_WRITE = 1 }; /* read: segment to local; write: local to segment */
@@ -139,6 +168,69 @@ MC_API mc_code mc_batch_wait(mc_engine* engine, mc_batch batch, unsigned timeout
 /* When it returns, no byte of local memory is read or written any more. */
 MC_API void mc_batch_cancel(mc_engine* engine, mc_batch batch);
 MC_API void mc_batch_free(mc_engine* engine, mc_batch batch); /* cancels what has not finished */
+
+/* ---- notices: messages from peer to peer, in order. At most 255 bytes of name and 64 KiB of data
+ * (MC_INVALID). 4096 of them, and 16 MiB, wait at the receiver; more are MC_BUSY at the sender.
+ * Segments must be opened by their address (MC_INVALID). MC_STALE: the peer was restarted. */
+MC_API mc_code mc_notify(mc_engine* engine, mc_segment segment, const char* name, const void* data,
+                         size_t bytes, unsigned timeout_ms);
+/* As mc_batch_submit; then the peers of the requests get a notice, when all of its bytes are there
+ * and only then. Each delivery is one more request of the batch, behind these. */
+MC_API mc_code mc_batch_submit_notify(mc_engine* engine, mc_batch batch, const mc_request* requests,
+                                      size_t count, const char* name, const void* data,
+                                      size_t bytes);
+typedef struct mc_notice { /* lives as long as the callback */
+  uint32_t size;
+  const char *from, *name;
+  const void* data;
+  size_t bytes;
+} mc_notice;
+typedef int (*mc_each_notice)(void* user, const mc_notice* notice);
+/* Takes what has arrived, at most `most`, and calls `each` on this thread until it returns
+ * non-zero. Returns how many it took. Never waits. */
+MC_API size_t mc_notices_take(mc_engine* engine, size_t most, mc_each_notice each, void* user);
+/* An eventfd: readable while notices wait to be taken. Only poll it. -1: out of files. */
+MC_API int mc_notices_fd(mc_engine* engine);
+
+/* ---- queues: calls that return at once and are done later
+ *
+ * A call on a queue copies its arrays of items, keys and requests. The memory of values and the
+ * array of results belong to it until its tag is taken. The caller chooses tags; several calls may
+ * have the same. Text of errors is not kept: results have codes. */
+typedef struct mc_queue mc_queue;
+
+typedef struct mc_done {
+  uint64_t tag;
+  uint32_t code;   /* of the call: MC_OK when it was carried out, MC_UNAVAILABLE when cancelled */
+  uint32_t failed; /* items or requests that did not succeed */
+  uint64_t bytes;  /* moved */
+} mc_done;
+
+/* `threads` carry out calls of the store (0: 2, at most 64). At most `depth` calls (0: 4096) may be
+ * not taken yet; one more is MC_BUSY. One process may have several queues. Close them before the
+ * engine, and before the stores and layouts of their calls. MC_INVALID: more threads or depth. */
+MC_API mc_code mc_queue_open(mc_engine* engine, uint32_t threads, uint32_t depth, mc_queue** out);
+/* An eventfd: readable while something is done and not taken. Only poll it. */
+MC_API int mc_queue_fd(const mc_queue* queue);
+/* What is done, in its order; at most `capacity` of it. Never waits. */
+MC_API size_t mc_queue_take(mc_queue* queue, mc_done* out, size_t capacity);
+/* Until something is done and not taken. MC_TIMEOUT when nothing was. */
+MC_API mc_code mc_queue_wait(mc_queue* queue, unsigned timeout_ms);
+/* Ends calls with this tag early: they are done with MC_UNAVAILABLE if they had not begun, and
+ * transfers stop. A call of the store that has begun is carried out. In each case no byte is
+ * touched any more once the tag is taken. MC_NOT_FOUND: no call with this tag waits or runs. */
+MC_API mc_code mc_queue_cancel(mc_queue* queue, uint64_t tag);
+typedef void (*mc_each_done)(void* user, const mc_done* done);
+/* Waits as mc_queue_wait, takes, and calls `each` on this thread for all that is done. Returns how
+ * many; 0 when the time was over. */
+MC_API size_t mc_queue_drive(mc_queue* queue, unsigned timeout_ms, mc_each_done each, void* user);
+/* Cancels calls that have not begun and waits for the others, which end within their timeouts. What
+ * is not taken is lost. NULL is allowed. */
+MC_API void mc_queue_close(mc_queue* queue);
+/* As mc_batch_submit; the tag is done when all requests submitted to the batch so far have
+ * finished, and tells of all of them. Its code is that of the first request that failed. */
+MC_API mc_code mc_batch_submit_queue(mc_engine* engine, mc_batch batch, const mc_request* requests,
+                                     size_t count, mc_queue* queue, uint64_t tag);
 
 #ifdef __cplusplus
 }

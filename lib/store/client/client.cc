@@ -1,6 +1,7 @@
 #include "store/client/client.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "store/client/client_impl.h"
 #include "store/election/leader_election.h"
@@ -13,6 +14,12 @@ Duration whole_ms(Duration d) { return std::chrono::ceil<std::chrono::millisecon
 
 constexpr int kStaleTries = 8;
 constexpr Duration kReport = std::chrono::milliseconds(200);
+
+// The keys of one call, from `at` on.
+std::vector<ObjectKey> some_of(const std::vector<ObjectKey>& keys, size_t at) {
+  const auto first = keys.begin() + static_cast<ptrdiff_t>(at);
+  return {first, first + static_cast<ptrdiff_t>(std::min(kBatchMax, keys.size() - at))};
+}
 }  // namespace
 
 void ClientOptions::describe(OptionList& v) {
@@ -41,7 +48,7 @@ void PutConfig::describe(OptionList& v) {
   v("host", host, "name of this host, as its nodes were given by --host");
 }
 
-Result<> Client::check(const PutConfig& config) {
+Result<> check(const PutConfig& config) {
   if (config.cls != "normal" && config.cls != "ephemeral" && config.cls != "context")
     return fail(Code::kInvalid, "class '%s': want normal, ephemeral or context",
                 config.cls.c_str());
@@ -62,20 +69,27 @@ Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& 
   MC_TRY_(check(options.put));
   MC_TRY(const std::string masters, find_masters(options.master, clock, options.timeout));
   MC_TRY(auto master, rpc::SyncClient::connect(masters, clock, rpc::Channel::kShm));
+  auto near = options.local_hot_cache.n > 0
+                  ? std::make_shared<LocalHotCache>(options.local_hot_cache.n)
+                  : nullptr;
   return std::unique_ptr<Client>(
-      new Client(engine, clock, std::move(options), metrics, std::move(master)));
+      new Client(engine, clock, std::move(options), metrics, std::move(master), std::move(near)));
+}
+
+Result<std::unique_ptr<Client>> Client::another(Metrics& metrics) const {
+  MC_TRY(auto master, rpc::SyncClient::connect(master_->address(), clock_, rpc::Channel::kShm));
+  return std::unique_ptr<Client>(
+      new Client(engine_, clock_, options_, metrics, std::move(master), hot_cache_));
 }
 
 Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
-               std::unique_ptr<rpc::SyncClient> master)
+               std::unique_ptr<rpc::SyncClient> master, std::shared_ptr<LocalHotCache> hot_cache)
     : engine_(engine),
       clock_(clock),
       options_(std::move(options)),
       master_(std::move(master)),
       several_(master_->address().find(',') != std::string::npos),
-      hot_cache_(options_.local_hot_cache.n > 0
-                     ? std::make_unique<LocalHotCache>(options_.local_hot_cache.n)
-                     : nullptr),
+      hot_cache_(std::move(hot_cache)),
       put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
       get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),
       hits_(metrics.counter("mc_store_client_hits_total", "values got")),
@@ -191,25 +205,69 @@ bool Client::verifies(const Read& r) {
 }
 
 Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
-  MC_TRY(const Existing reply, ask(Exists{keys, options_.tenant}, clock_.now() + options_.timeout));
-  if (reply.items.size() != keys.size())
-    return fail(Code::kCorrupt, "exists: %zu answers to %zu keys", reply.items.size(), keys.size());
-  return std::vector<bool>(reply.items.begin(), reply.items.end());
+  const Time deadline = clock_.now() + options_.timeout;
+  std::vector<bool> out;
+  for (size_t at = 0; at == 0 || at < keys.size(); at += kBatchMax) {
+    const Exists message{some_of(keys, at), options_.tenant};
+    MC_TRY(const Existing reply, ask(message, deadline));
+    if (reply.items.size() != message.keys.size())
+      return fail(Code::kCorrupt, "exists: %zu answers to %zu keys", reply.items.size(),
+                  message.keys.size());
+    out.insert(out.end(), reply.items.begin(), reply.items.end());
+  }
+  return out;
 }
 
 Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
-  MC_TRY(const Matched reply,
-         ask(MatchPrefix{keys, options_.tenant}, clock_.now() + options_.timeout));
-  return std::min<uint64_t>(reply.hits, keys.size());
+  const Time deadline = clock_.now() + options_.timeout;
+  uint64_t hits = 0;
+  for (size_t at = 0; at == hits && (at == 0 || at < keys.size()); at += kBatchMax) {
+    const MatchPrefix message{some_of(keys, at), options_.tenant};
+    MC_TRY(const Matched reply, ask(message, deadline));
+    hits += std::min<uint64_t>(reply.hits, message.keys.size());
+  }
+  return hits;
+}
+
+Result<uint64_t> Client::match_blocks(const std::vector<std::string>& prefixes,
+                                      std::span<const uint8_t> hashes, size_t hash_bytes) {
+  if (prefixes.empty() || prefixes.size() > kPrefixesMax)
+    return fail(Code::kInvalid, "%zu prefixes: want 1 to %zu", prefixes.size(), kPrefixesMax);
+  if (hash_bytes == 0 || hash_bytes > kHashBytesMax || hashes.size() % hash_bytes != 0)
+    return fail(Code::kInvalid, "hashes of %zu bytes: want 1 to %zu", hash_bytes, kHashBytesMax);
+  const Time deadline = clock_.now() + options_.timeout;
+  MatchBlocks message{prefixes, {}, static_cast<uint32_t>(hash_bytes), options_.tenant};
+  const size_t count = hashes.size() / hash_bytes, most = kBatchMax / prefixes.size();
+  uint64_t hits = 0;
+  for (size_t at = 0; at == hits && at < count; at += most) {
+    const size_t n = std::min(most, count - at);
+    const auto part = hashes.subspan(at * hash_bytes, n * hash_bytes);
+    message.hashes.bytes.assign(part.begin(), part.end());
+    MC_TRY(const Matched reply, ask(message, deadline));
+    hits += std::min<uint64_t>(reply.hits, n);
+  }
+  return hits;
 }
 
 // With one master the call is made once, because a retry would not find what the first call
 // removed. With several masters one may be gone: then a missing key counts as removed by a call
 // whose answer was lost.
-std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force) {
-  constexpr int kTriesMax = 100;
+std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force,
+                                     const std::string* of) {
+  const std::string& tenant = of == nullptr ? options_.tenant : *of;
   const Time deadline = clock_.now() + options_.timeout;
-  const Remove message{keys, force, options_.tenant};
+  std::vector<Result<>> out;
+  for (size_t at = 0; at < keys.size(); at += kBatchMax) {
+    auto some = remove_some(some_of(keys, at), force, tenant, deadline);
+    std::move(some.begin(), some.end(), std::back_inserter(out));
+  }
+  return out;
+}
+
+std::vector<Result<>> Client::remove_some(const std::vector<ObjectKey>& keys, bool force,
+                                          const std::string& tenant, Time deadline) {
+  constexpr int kTriesMax = 100;
+  const Remove message{keys, force, tenant};
   const auto unanswered = [](const Result<Outcomes>& r) {
     if (!r) return r.error().code == Code::kTimeout || r.error().code == Code::kUnavailable;
     return std::any_of(r->items.begin(), r->items.end(), [](const Outcome& o) {
@@ -225,7 +283,7 @@ std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool fo
         left(deadline) <= std::chrono::milliseconds(1))
       break;
     // During a rebuild the master holds this query; it does not hold a removal.
-    if (reply) (void)ask(Exists{keys, options_.tenant}, deadline);
+    if (reply) (void)ask(Exists{keys, tenant}, deadline);
   }
   if (reply && reply->items.size() != keys.size())
     reply =
@@ -243,14 +301,17 @@ Result<Listed> Client::list(const std::string& prefix, const std::string& after,
   return ask(List{prefix, after, limit, options_.tenant}, clock_.now() + options_.timeout);
 }
 
-Result<ClusterStat> Client::stat() { return ask(Stat{}, clock_.now() + options_.timeout); }
+Result<ClusterStat> Client::stat(Duration timeout) {
+  return ask(Stat{}, clock_.now() + (timeout > Duration::zero() ? timeout : options_.timeout));
+}
 
-Result<Located> Client::locate(const ObjectKey& key) {
+Result<Located> Client::locate(const ObjectKey& key, std::vector<NodeRef>* nodes) {
   MC_TRY(Replicas reply,
          ask(GetReplicas{{key}, 0, options_.tenant}, clock_.now() + options_.timeout));
   if (reply.items.size() != 1)
     return fail(Code::kCorrupt, "get-replicas: %zu answers to one key", reply.items.size());
   MC_TRY_(reply.items[0].outcome.result());
+  if (nodes != nullptr) *nodes = std::move(reply.nodes);
   return std::move(reply.items[0]);
 }
 

@@ -54,6 +54,7 @@ struct PutConfig {  // how the pool keeps the value; docs/store.md
   std::string host;  // this machine's --host, as its nodes have it
   bool prefer_local = false;
   void describe(OptionList& v);
+  bool operator==(const PutConfig&) const = default;
 };
 
 struct ClientOptions {
@@ -83,11 +84,23 @@ struct PutItem {
 struct PutAs {  // replaces the client's own options
   std::string tenant;
   PutConfig config;
-  bool promote = false;  // a copy on a disk does not refuse it: for the SSD tier
+  bool promote = false;   // a copy on a disk does not refuse it: for the SSD tier
+  uint32_t replicas = 0;  // 0: as the client's options; so is an empty `prefer`
+  std::string prefer{};
+  Time until = Time::max();  // if before the end of the call's timeout
+  bool operator==(const PutAs&) const = default;
+};
+struct ValueRange {  // bytes of a value, and where they go
+  uint64_t offset = 0;
+  std::span<std::byte> into;
 };
 struct GetItem {
   ObjectKey key;
   std::vector<std::span<std::byte>> parts;  // together at least as large as the value
+  // If not empty, only these are read, and nothing into `parts`. They cannot be checked against the
+  // checksum, which is of the whole value; the guard words are compared as ever.
+  std::vector<ValueRange> ranges{};
+  uint64_t wanted(uint64_t bytes) const;  // of a value of that size
 };
 
 class Client {
@@ -96,6 +109,9 @@ class Client {
   static Result<std::unique_ptr<Client>> open(xfer::Engine& engine, const Clock& clock,
                                               ClientOptions options, Metrics& metrics);
 
+  // Another client of the same master, which shares this one's near cache: for parallel calls.
+  Result<std::unique_ptr<Client>> another(Metrics& metrics) const;
+
   Result<PutOutcome> put(const ObjectKey& key, std::span<const std::byte> value);
   // Returns: the value's size; its bytes are at the front of `into`.
   Result<uint64_t> get(const ObjectKey& key, std::span<std::byte> into);
@@ -103,21 +119,28 @@ class Client {
   // One result per item, in order; items fail separately.
   std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items);
   std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items, const PutAs& as);
-  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items);
-  // Also waits up to `wait` for keys that are not stored yet.
-  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items, Duration wait);
+  // Also waits up to `wait` for keys that are not stored yet. Sets in `verified` whose checksum was
+  // compared in this call.
+  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items, Duration wait = {},
+                                          std::vector<bool>* verified = nullptr);
 
   Result<std::vector<bool>> exists(const std::vector<ObjectKey>& keys);
   // Returns: the number of stored keys before the first gap; leases them.
   Result<uint64_t> match_prefix(const std::vector<ObjectKey>& keys);
-  std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false);
+  // The same of blocks, counted when stored under every prefix: the keys are prefix + the block's
+  // hash in lower-case hex. `hashes` has `hash_bytes` of each.
+  Result<uint64_t> match_blocks(const std::vector<std::string>& prefixes,
+                                std::span<const uint8_t> hashes, size_t hash_bytes);
+  // `tenant`: whose they are, if not the options' tenant's.
+  std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false,
+                               const std::string* tenant = nullptr);
   Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
-  Result<ClusterStat> stat();
+  Result<ClusterStat> stat(Duration timeout = {});  // if not the options' timeout
   // A hint that the keys will be read soon: objects that only a disk holds are promoted. Returns:
   // how many.
   Result<uint64_t> prefetch(const std::vector<ObjectKey>& keys);
-  // Size, checksum and replica locations of a value; leases it.
-  Result<Located> locate(const ObjectKey& key);
+  // Size, checksum and replica locations of a value; leases it. `nodes`: those of the locations.
+  Result<Located> locate(const ObjectKey& key, std::vector<NodeRef>* nodes = nullptr);
   // Sends an administrative message (store/protocol/messages.h) to the master, without retries.
   template <class M>
   Result<typename M::Reply> call(const M& message) {
@@ -131,12 +154,13 @@ class Client {
   struct Write;
   struct Late;
   Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
-         std::unique_ptr<rpc::SyncClient> master);
+         std::unique_ptr<rpc::SyncClient> master, std::shared_ptr<LocalHotCache> hot_cache);
   template <class M>
   Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
   Result<> check_epoch(uint64_t epoch);
   void find_leader();  // for calls without retries
-  static Result<> check(const PutConfig& config);
+  std::vector<Result<>> remove_some(const std::vector<ObjectKey>& keys, bool force,
+                                    const std::string& tenant, Time deadline);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
   void put_round(std::span<Write> writes, const PutAs& as, Time deadline);
@@ -145,7 +169,6 @@ class Client {
                    std::vector<xfer::Request>& requests);
   void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
                  const std::vector<NodeRef>& nodes, Time deadline);
-  static bool worth_another(const Write& write);
   static bool is_less_specific(const Write& write);
   static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
@@ -186,7 +209,7 @@ class Client {
   Mutex holders_mutex_;
   std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
   std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
-  const std::unique_ptr<LocalHotCache> hot_cache_;  // null: none
+  const std::shared_ptr<LocalHotCache> hot_cache_;  // null: none
   HedgeTimer times_;                                // of reads from other hosts
   std::atomic<uint64_t> epoch_{0};  // the largest seen; the client refuses older masters
   VerifiedReads verified_;

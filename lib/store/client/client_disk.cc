@@ -98,8 +98,8 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
       r.segment = segment;
       r.checksum.reset();
       r.first = requests.size();
-      append_requests(xfer::Op::kRead, r.item->parts, slot.bytes, {0, slot.offset, slot.guard},
-                      slot.generation, segment, deadline, requests);
+      r.copy.clear();
+      r.append({0, slot.offset, slot.guard}, slot.generation, segment, deadline, requests);
       r.count = requests.size() - r.first;
       reading.push_back(&r);
       total += slot.bytes;

@@ -7,6 +7,25 @@
 
 namespace mc::store {
 
+Result<> Client::Read::fits() const {
+  if (whole() && at->bytes > room)
+    return fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer holds %llu",
+                escape(item->key).c_str(), static_cast<unsigned long long>(at->bytes),
+                static_cast<unsigned long long>(room));
+  for (const ValueRange& r : item->ranges)
+    if (r.offset > at->bytes || r.into.size() > at->bytes - r.offset)
+      return fail(Code::kInvalid, "value of '%s' has %llu bytes: no %zu from %llu on",
+                  escape(item->key).c_str(), static_cast<unsigned long long>(at->bytes),
+                  r.into.size(), static_cast<unsigned long long>(r.offset));
+  return {};
+}
+
+uint64_t GetItem::wanted(uint64_t bytes) const {
+  uint64_t n = 0;
+  for (const ValueRange& r : ranges) n += r.into.size();
+  return ranges.empty() ? bytes : n;
+}
+
 Result<uint64_t> Client::get(const ObjectKey& key, std::span<std::byte> into) {
   const GetItem item{key, {into}};
   return get_batch({&item, 1})[0];
@@ -20,11 +39,8 @@ Result<std::vector<std::byte>> Client::get(const ObjectKey& key) {
   return value;
 }
 
-std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items) {
-  return get_batch(items, Duration::zero());
-}
-
-std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, Duration wait) {
+std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, Duration wait,
+                                                std::vector<bool>* verified) {
   const Time deadline = clock_.now() + options_.timeout + wait;
   std::vector<Result<uint64_t>> out;
   for (size_t at = 0; at < items.size(); at += kChunk) {
@@ -46,7 +62,9 @@ std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, 
     auto redone = again.begin();
     for (Read& r : reads) {
       const bool stale = !r.answer.value && r.answer.value.error().code == Code::kStale;
-      out.push_back(stale ? std::move((redone++)->answer.value) : std::move(r.answer.value));
+      const Read& last = stale ? *redone++ : r;
+      if (verified != nullptr) verified->push_back(last.answer.value && last.verified);
+      out.push_back(last.answer.value);
       if (out.back()) {
         hits_.add();
         get_bytes_.add(*out.back());
@@ -78,10 +96,8 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
     r.at = &found->items[i];
     if (auto ok = r.at->outcome.result(); !ok)
       r.answer.set(fail(ok.error()));
-    else if (r.at->bytes > r.room)
-      r.answer.set(fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer holds %llu",
-                        escape(r.item->key).c_str(), static_cast<unsigned long long>(r.at->bytes),
-                        static_cast<unsigned long long>(r.room)));
+    else if (auto fits = r.fits(); !fits)
+      r.answer.set(fail(fits.error()));
     else
       replicas = std::max(replicas, r.at->places.size());
   }
@@ -117,13 +133,14 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     r.replica = mix64(generation.n ^ mix64(*segment ^ mix64(place.offset)));
     r.checksum.reset();
     r.first = requests.size();
-    append_requests(xfer::Op::kRead, r.item->parts, r.at->bytes, place, r.at->generation, *segment,
-                    deadline, requests);
+    const bool checks = !r.whole() && options_.verify == "always" && far(*segment);
+    r.copy.resize(checks ? r.at->bytes : 0);
+    r.append(place, r.at->generation, *segment, deadline, requests);
     r.count = requests.size() - r.first;
-    if (r.count == 1 && far(*segment)) requests.back().digest = true;
+    if (r.count == 1 && r.whole() && far(*segment)) requests.back().digest = true;
     reading.push_back(&r);
     keys.push_back(r.item->key);
-    total += r.at->bytes;
+    total += r.item->wanted(r.at->bytes);
   }
   if (reading.empty()) return;
   if (is_local(reading, requests)) {
@@ -195,8 +212,11 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
     if (r.last.code == Code::kUnavailable) report(node);
     return;
   }
-  if (!verify) return r.answer.set(r.at->bytes);
-  const uint64_t checksum = r.checksum ? *r.checksum : checksum_of(r.item->parts, r.at->bytes);
+  const uint64_t wanted = r.item->wanted(r.at->bytes);
+  if (!verify || (!r.whole() && r.copy.empty())) return r.answer.set(wanted);
+  const uint64_t checksum = !r.whole()   ? xxh3(r.copy.data(), r.copy.size())
+                            : r.checksum ? *r.checksum
+                                         : checksum_of(r.item->parts, r.at->bytes);
   r.corrupt = checksum != r.at->checksum;
   if (r.corrupt) {
     corrupt_.add();
@@ -206,11 +226,14 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
                                    static_cast<unsigned long long>(r.at->checksum))};
     return;
   }
-  if (far)
+  r.verified = true;
+  if (!r.whole())
+    r.take(r.copy);
+  else if (far)
     keep_hot(r);
   else
     verified_.verified(r.replica);
-  r.answer.set(r.at->bytes);
+  r.answer.set(wanted);
 }
 
 }  // namespace mc::store

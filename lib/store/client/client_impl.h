@@ -13,6 +13,8 @@ namespace mc::store {
 
 inline constexpr size_t kChunk = 1024;  // items of one round trip
 
+Result<> check(const PutConfig& config);
+
 template <class T>
 struct Answer {  // the result of an item
   Result<T> value = fail(Code::kInternal, "not decided");
@@ -43,6 +45,24 @@ struct Client::Read {
   size_t first = 0, count = 0;
   std::optional<uint64_t> checksum{};  // of the arrived bytes, if computed in transit
   bool corrupt = false;                // what arrived last
+  bool verified = false;               // its checksum was compared
+  std::vector<std::byte> copy{};  // the whole value, where only ranges are wanted but it is checked
+  bool whole() const { return item->ranges.empty(); }
+  // Of the item, from this replica.
+  void append(const ReplicaLocation& place, Generation generation, xfer::SegmentHandle from,
+              Time deadline, std::vector<xfer::Request>& out) {
+    if (!copy.empty())
+      return append_requests(xfer::Op::kRead, std::vector<std::span<std::byte>>{copy}, at->bytes,
+                             place, generation, from, deadline, out);
+    if (whole())
+      return append_requests(xfer::Op::kRead, item->parts, at->bytes, place, generation, from,
+                             deadline, out);
+    for (const ValueRange& r : item->ranges)
+      append_range(r.offset, r.into, at->bytes, place, generation, from, deadline, out);
+  }
+  // Copies what the item wants of the value.
+  void take(std::span<const std::byte> value) const;
+  Result<> fits() const;  // kNoSpace, kInvalid
   Answer<uint64_t> answer;
   Error last{Code::kUnavailable, "no replica"};  // of the replicas tried so far
 };
@@ -54,6 +74,12 @@ inline void scatter(std::span<const std::byte> value, const std::vector<std::spa
     std::copy_n(value.begin(), n, part.begin());
     value = value.subspan(n);
   }
+}
+
+inline void Client::Read::take(std::span<const std::byte> value) const {
+  if (whole()) return scatter(value, item->parts);
+  for (const ValueRange& r : item->ranges)
+    std::copy_n(value.begin() + static_cast<ptrdiff_t>(r.offset), r.into.size(), r.into.begin());
 }
 
 template <class Part>

@@ -7,13 +7,11 @@
 namespace mc::store {
 namespace {
 constexpr int kRoundsMax = 100;  // per put: each may wait for space or be refused at once
-}  // namespace
 
-bool Client::worth_another(const Write& w) {
-  if (w.answer.value) return false;
-  const Code code = w.answer.value.error().code;
-  return code == Code::kStale || code == Code::kUnavailable;
+bool worth_another(const Result<PutOutcome>& value) {
+  return !value && (value.error().code == Code::kStale || value.error().code == Code::kUnavailable);
 }
+}  // namespace
 
 // A lack of time for another attempt says less than why the previous one failed.
 bool Client::is_less_specific(const Write& w) {
@@ -36,13 +34,16 @@ Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> 
 }
 
 std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items) {
-  return put_batch(items, {options_.tenant, options_.put, false});
+  PutAs as;
+  as.tenant = options_.tenant;
+  as.config = options_.put;
+  return put_batch(items, as);
 }
 
 std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items, const PutAs& as) {
   if (auto sane = check(as.config); !sane)
     return std::vector<Result<PutOutcome>>(items.size(), fail(sane.error()));
-  const Time deadline = clock_.now() + options_.timeout;
+  const Time deadline = std::min(clock_.now() + options_.timeout, as.until);
   std::vector<Write> writes(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     writes[i].item = &items[i];
@@ -61,7 +62,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       std::vector<Write> again;
       std::vector<size_t> of;
       for (size_t i = 0; i < last.size(); ++i)
-        if (worth_another(*last[i]) && (round == 1 || last[i]->waits)) {
+        if (worth_another(last[i]->answer.value) && (round == 1 || last[i]->waits)) {
           again.push_back({});
           again.back().item = last[i]->item;
           again.back().bytes = last[i]->bytes;
@@ -82,8 +83,8 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
 void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) {
   PutStart start;
   start.promote = as.promote;
-  start.replicas = options_.replicas;
-  start.prefer = options_.prefer;
+  start.replicas = as.replicas > 0 ? as.replicas : options_.replicas;
+  start.prefer = as.prefer.empty() ? options_.prefer : as.prefer;
   const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,
                                            left(deadline) / std::chrono::milliseconds(1) + 1);
   start.wait_ms = static_cast<uint32_t>(wait_ms);

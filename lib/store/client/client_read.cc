@@ -93,9 +93,10 @@ void Client::read_hot(std::span<Read> reads) {
     const LocalHotCache::Value value =
         hot_cache_->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
     if (value == nullptr) continue;
-    scatter(*value, r.item->parts);
+    r.take(*value);
+    r.verified = true;  // when it was kept
     hot_hits_.add();
-    r.answer.set(r.at->bytes);
+    r.answer.set(r.item->wanted(r.at->bytes));
   }
 }
 
@@ -138,7 +139,7 @@ void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Ti
     const bool all = engine_.wait(batch, std::min(kTurn, left(until))).has_value();
     open = 0;
     for (Read* r : reading) {
-      if (!r->answer.open || r->checksum) continue;
+      if (!r->answer.open || r->checksum || !r->whole()) continue;
       const Ended how = ended(engine_, batch, r->first, r->count);
       if (how == Ended::kNot) ++open;
       if (how != Ended::kWell) continue;
@@ -221,9 +222,10 @@ void Client::adopt_hedge_result(Late& l, xfer::BatchId batch, xfer::BatchId othe
     return report_corrupt(r, *l.place, l.node);
   }
   engine_.cancel(batch);  // only the late reads are left in it
-  scatter(l.bytes, r.item->parts);
+  r.take(l.bytes);
+  r.verified = true;
   hedges_won_.add();
-  r.answer.set(r.at->bytes);
+  r.answer.set(r.item->wanted(r.at->bytes));
 }
 
 }  // namespace mc::store

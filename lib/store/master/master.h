@@ -71,6 +71,8 @@ struct MasterOptions {
   Result<> check() const;
 };
 
+inline Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
+
 class Master {
  public:
   // `epoch` must not repeat: the wall clock in seconds at start. Nodes that saw a larger one from
@@ -87,6 +89,7 @@ class Master {
   void handle(const Exists& m, Time now, Done<Existing> done);
   // Counts known objects; during a rebuild fewer than are stored.
   Result<Matched> handle(const MatchPrefix& m, Time now);
+  Result<Matched> handle(const MatchBlocks& m, Time now);
   void handle(const Remove& m, Time now, Done<Outcomes> done);
   void handle(const List& m, Time now, Done<Listed> done);
   ClusterStat handle(const Stat& m, Time now) const;
@@ -269,7 +272,6 @@ class Master {
                  const char* reason);
   void lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
-  static Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
   Object* recording_of(const PendingOrder& pending);
   void recorded(const PendingOrder& pending, Time now);
   void drop_node(const NodeId& name, Time now, bool may_return = true);

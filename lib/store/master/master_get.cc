@@ -1,6 +1,7 @@
 // Reads and queries: replica locations with leases, prefix matches, listings and statistics.
 #include <algorithm>
 
+#include "base/hash.h"
 #include "store/master/master.h"
 
 namespace mc::store {
@@ -212,6 +213,43 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
     if (object == nullptr && !on_disk(tenant, m.keys[i])) break;
     if (object != nullptr) grant(*object, now);
     ++reply.hits;
+  }
+  return reply;
+}
+
+Result<Matched> Master::handle(const MatchBlocks& m, Time now) {
+  const std::string_view hashes = m.hashes.bytes;
+  if (m.hash_bytes == 0 || m.hash_bytes > kHashBytesMax || hashes.size() % m.hash_bytes != 0)
+    return fail(Code::kInvalid, "match-blocks: %zu bytes of hashes of %u bytes: want 1 to %zu each",
+                hashes.size(), m.hash_bytes, kHashBytesMax);
+  const size_t count = hashes.size() / m.hash_bytes, ranks = m.prefixes.size();
+  if (ranks == 0 || ranks * count > kBatchMax)
+    return fail(Code::kInvalid, "match-blocks: %zu prefixes of %zu blocks: want 1 to %zu keys",
+                ranks, count, kBatchMax);
+  const uint16_t tenant = tenants_.find(m.tenant);
+  Matched reply{epoch_, 0};
+  constexpr size_t kTogether = 64;
+  const size_t step = std::max<size_t>(1, kTogether / ranks);  // blocks, as above
+  std::vector<ObjectKey> keys;
+  std::vector<Object*> found;
+  for (size_t at = 0; at < count; at += step) {
+    keys.resize(std::min(step, count - at) * ranks);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      keys[i] = m.prefixes[i % ranks];
+      const auto* hash = reinterpret_cast<const uint8_t*>(hashes.data());
+      append_hex(keys[i], {hash + (at + i / ranks) * m.hash_bytes, m.hash_bytes});
+    }
+    warm(tenant, keys);
+    for (size_t i = 0; i < keys.size(); i += ranks) {
+      found.clear();
+      for (size_t rank = 0; rank < ranks; ++rank) {
+        found.push_back(find_complete(tenant, keys[i + rank]));
+        if (found.back() == nullptr && !on_disk(tenant, keys[i + rank])) return reply;
+      }
+      for (Object* object : found)
+        if (object != nullptr) grant(*object, now);
+      ++reply.hits;
+    }
   }
   return reply;
 }

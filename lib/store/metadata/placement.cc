@@ -41,9 +41,12 @@ bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready
   const auto accept = [&](Member& node) {
     return !holds(node, used) && !shares_domain(node, used) && attempt(node);
   };
-  if (!request.prefer.empty())
+  for (std::string_view rest = request.prefer; !rest.empty();) {
+    const std::string_view name = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(rest.size(), name.size() + 1));
     for (Member* node : ready)
-      if (node->ref.name == request.prefer && !holds(*node, used) && attempt(*node)) return true;
+      if (node->ref.name == name && !holds(*node, used) && attempt(*node)) return true;
+  }
   const size_t start = ready.size() > 1 ? random.below(ready.size()) : 0;
   if ((request.local || options.strategy == Strategy::kLocalFirst) && !request.host.empty())
     for (size_t i = 0; i < ready.size(); ++i)

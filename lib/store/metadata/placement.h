@@ -21,7 +21,7 @@ enum class Strategy : uint8_t { kFreeRatio, kRandom, kLocalFirst };
 Result<Strategy> parse_strategy(const std::string& text);
 
 struct PlacementRequest {
-  NodeId prefer;     // while it has space
+  NodeId prefer;     // while it has space; several, separated by commas, in this order
   std::string host;  // then nodes of this host, when local
   bool local = false;
 };

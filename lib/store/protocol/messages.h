@@ -34,6 +34,8 @@ inline constexpr size_t kUnfencedMax = 16384;           // ranges of a node that
 inline constexpr size_t kExtentsMax = 16;               // pieces of one replica
 inline constexpr size_t kTenantBytesMax = 64;           // of a tenant's name
 inline constexpr size_t kGroupBytesMax = 256;           // of a group's name
+inline constexpr size_t kPrefixesMax = 256;             // of one match-blocks
+inline constexpr size_t kHashBytesMax = 64;             // of a block's hash
 inline constexpr uint64_t kPage = 4096;  // values start at multiples of it; one guard word a page
 
 struct Outcome {  // of one item
@@ -214,6 +216,20 @@ struct MatchPrefix {
   std::vector<ObjectKey> keys;
   std::string tenant{};
   static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.tenant); }
+};
+
+// As match-prefix, for blocks that several prefixes have, one for each tensor-parallel rank: a
+// block counts if it is stored under each. Its keys are prefix + block hash in lower-case hex.
+struct MatchBlocks {
+  static constexpr const char* kName = "match-blocks";
+  using Reply = Matched;
+  std::vector<std::string> prefixes;  // prefixes x hashes: kBatchMax at most
+  wire::Blob hashes;                  // one after another
+  uint32_t hash_bytes = 0;            // of each
+  std::string tenant{};
+  static void fields(auto& a, auto& m) {
+    a(wire::at_most<kPrefixesMax>(m.prefixes), m.hashes, m.hash_bytes, m.tenant);
+  }
 };
 
 struct Remove {  // the answer comes after the holders forgot it

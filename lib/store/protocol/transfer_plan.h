@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/hash.h"
@@ -56,6 +57,30 @@ void append_requests(xfer::Op op, const std::vector<Part>& parts, uint64_t bytes
         at = 0;
       }
     }
+  });
+}
+
+// Appends to `out` the requests that read a range of a value of `bytes` from a replica.
+inline void append_range(uint64_t offset, std::span<std::byte> into, uint64_t bytes,
+                         const ReplicaLocation& place, Generation generation,
+                         xfer::SegmentHandle segment, Time deadline,
+                         std::vector<xfer::Request>& out) {
+  uint64_t at = 0;  // where the piece begins in the value
+  each_piece(place, bytes, [&](const Extent& piece) {
+    const uint64_t begin = std::max(at, offset);
+    const uint64_t end = std::min(at + piece.bytes, offset + into.size());
+    if (begin < end) {
+      xfer::Request r;
+      r.op = xfer::Op::kRead;
+      r.local = into.data() + (begin - offset);
+      r.segment = segment;
+      r.offset = piece.offset + (begin - at);
+      r.bytes = end - begin;
+      r.guard = {piece.guard, generation_at(place, generation).n};
+      r.deadline = deadline;
+      out.push_back(r);
+    }
+    at += piece.bytes;
   });
 }
 

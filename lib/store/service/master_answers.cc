@@ -159,6 +159,7 @@ void MasterService::answer_all() {
   answer<GetReplicas>();
   answer<Exists>();
   answer<MatchPrefix>();
+  answer<MatchBlocks>();
   answer<Remove>();
   answer<List>();
   answer<Stat>();

@@ -36,10 +36,11 @@ struct BufferInfo {
   // whether they may write to it. The word at alive_addr says whether it is still offered.
   wire::Blob device_handle;
   bool device_writes = false;
+  uint64_t base_addr = 0;  // in the owner's address space, for Engine::segment_offset; 0: not told
   static void fields(auto& a, auto& m) {
     a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive,
       m.path, m.dev, m.ino, m.rdma_addr, wire::at_most<kAddressesMax>(m.rkeys), m.device_handle,
-      m.device_writes);
+      m.device_writes, m.base_addr);
   }
 };
 

@@ -1,5 +1,7 @@
 #include "xfer/core/notify.h"
 
+#include <sys/eventfd.h>
+
 #include "base/log.h"
 #include "rpc/client.h"
 
@@ -26,6 +28,7 @@ Result<> Inbox::put(Notification n) {
         return fail(Code::kBusy, "%zu notifications wait to be taken already", waiting_.size());
       bytes_ += bytes;
       waiting_.push_back(std::move(n));
+      if (event_ && waiting_.size() == 1) (void)::eventfd_write(event_.get(), 1);
       return {};
     }
   }
@@ -41,7 +44,18 @@ std::vector<Notification> Inbox::take(size_t max) {
     out.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
+  eventfd_t count = 0;
+  if (event_ && waiting_.empty() && !out.empty()) (void)::eventfd_read(event_.get(), &count);
   return out;
+}
+
+Result<int> Inbox::fd() {
+  Lock lock(mutex_);
+  if (!event_) {
+    event_.reset(::eventfd(waiting_.empty() ? 0 : 1, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (!event_) return fail_errno("new eventfd");
+  }
+  return event_.get();
 }
 
 void Inbox::hand_to(Handler handler) {

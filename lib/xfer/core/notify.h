@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "io/fd.h"
 #include "io/loop.h"
 #include "xfer/core/messages.h"
 #include "xfer/core/request.h"
@@ -38,6 +39,8 @@ class Inbox {
   using Handler = std::function<void(const Notification&)>;
   Result<> put(Notification n);
   std::vector<Notification> take(size_t max);
+  // Returns: an eventfd that is readable while some wait, from the first call on.
+  Result<int> fd();
   // Passes what waits, and all that arrives later, to `handler`. Several threads may call it at
   // once; it must not block.
   void hand_to(Handler handler);
@@ -47,6 +50,7 @@ class Inbox {
   std::shared_ptr<const Handler> handler_ MC_GUARDED_BY(mutex_);
   std::deque<Notification> waiting_ MC_GUARDED_BY(mutex_);
   size_t bytes_ MC_GUARDED_BY(mutex_) = 0;
+  io::Fd event_ MC_GUARDED_BY(mutex_);
 };
 
 // Sends to many peers at once, and to one peer in the order of send(). It starts its thread, and

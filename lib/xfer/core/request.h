@@ -73,4 +73,10 @@ struct Status {
   std::optional<uint64_t> digest{};
 };
 
+struct BatchSummary {
+  size_t requests = 0, failed = 0;  // failed: did not complete; some may be in flight still
+  uint64_t bytes_done = 0;
+  Error error{};  // of the first that failed, in the order of submission
+};
+
 }  // namespace mc::xfer

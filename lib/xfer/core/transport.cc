@@ -37,6 +37,38 @@ Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
               descriptor.node.c_str());
 }
 
+void Peer::index_addresses() {
+  for (const BufferInfo& b : descriptor.buffers)
+    if (b.base_addr != 0) by_address.push_back({b.base_addr, b.bytes, b.offset, 0});
+  std::sort(by_address.begin(), by_address.end(),
+            [](const Based& a, const Based& b) { return a.address < b.address; });
+  uint64_t end = 0;
+  for (Based& b : by_address) b.end_before = end = std::max(end, b.address + b.bytes);
+}
+
+Result<uint64_t> Peer::offset_at(uint64_t address, uint64_t bytes) const {
+  if (by_address.empty() && !descriptor.buffers.empty())
+    return fail(Code::kUnsupported,
+                "%s does not tell the addresses of its memory: it needs the option addresses",
+                descriptor.node.c_str());
+  auto at = std::upper_bound(by_address.begin(), by_address.end(), address,
+                             [](uint64_t a, const Based& b) { return a < b.address; });
+  bool inside = false;
+  // Memory may be registered twice, so a buffer before the nearest one may hold the range.
+  while (at != by_address.begin() && std::prev(at)->end_before > address) {
+    --at;
+    if (address - at->address >= at->bytes) continue;
+    inside = true;
+    if (bytes <= at->bytes - (address - at->address)) return at->offset + (address - at->address);
+  }
+  if (inside)
+    return fail(Code::kInvalid, "%llu bytes at address %llx of %s end outside its buffer",
+                static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(address),
+                descriptor.node.c_str());
+  return fail(Code::kNotFound, "%s offers no memory at address %llx", descriptor.node.c_str(),
+              static_cast<unsigned long long>(address));
+}
+
 Result<> still_open(const Peer& peer) {
   switch (peer.state.load(std::memory_order_acquire)) {
     case PeerState::kOpen: return {};

@@ -37,6 +37,14 @@ struct Peer {
   // Returns: the buffer that holds the whole range; null, or kInvalid, when there is none.
   const BufferInfo* find(uint64_t offset, uint64_t bytes) const;
   Result<const BufferInfo*> buffer(uint64_t offset, uint64_t bytes) const;
+  // Returns: the offset of a range at this address of the owner. Errors: as Engine::segment_offset.
+  Result<uint64_t> offset_at(uint64_t address, uint64_t bytes) const;
+  struct Based {  // a buffer whose address is known
+    uint64_t address = 0, bytes = 0, offset = 0;
+    uint64_t end_before = 0;  // the largest end of this one and those before it
+  };
+  std::vector<Based> by_address;
+  void index_addresses();  // from the descriptor
 };
 using PeerPtr = std::shared_ptr<const Peer>;
 

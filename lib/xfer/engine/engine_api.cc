@@ -48,6 +48,21 @@ Status Engine::status(BatchId id, size_t index) const {
       {}};
 }
 
+BatchSummary Engine::summary(BatchId id) const {
+  const auto batch = impl_->find(id);
+  BatchSummary out;
+  if (batch == nullptr) return out;
+  Lock lock(batch->mutex);
+  out.requests = batch->items.size();
+  for (size_t i = 0; i < out.requests; ++i) {
+    const Item& item = *batch->submitted(i);
+    out.bytes_done += item.done;
+    if (item.state == TransferState::kCompleted) continue;
+    if (out.failed++ == 0 && xfer::finished(item.state)) out.error = item.task->error;
+  }
+  return out;
+}
+
 Result<> Engine::wait(BatchId id, Duration budget) {
   const auto batch = impl_->find(id);
   if (batch == nullptr) return fail(no_batch(id));

@@ -74,6 +74,7 @@ void Engine::on_notification(std::function<void(const Notification&)> handler) {
   impl_->inbox.hand_to(std::move(handler));
 }
 std::vector<Notification> Engine::take_notifications(size_t max) { return impl_->inbox.take(max); }
+Result<int> Engine::notifications_fd() { return impl_->inbox.fd(); }
 
 void serve(Engine& engine, rpc::Server& server) {
   server.on<DescribeSegment>(

@@ -60,6 +60,8 @@ SegmentDescriptor Engine::Impl::describe() const {
   d.secret.bytes = secret;
   if (rdma_offer != nullptr) rdma_offer->describe_nics(d);
   d.buffers = registry->describe();
+  if (!options.addresses)
+    for (BufferInfo& b : d.buffers) b.base_addr = 0;
   return d;
 }
 
@@ -73,7 +75,8 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
             [](const BufferInfo& a, const BufferInfo& b) { return a.offset < b.offset; });
   uint64_t end = 0;
   for (const BufferInfo& b : d.buffers) {
-    if (b.bytes > (uint64_t{1} << 48) || b.offset > (uint64_t{1} << 60))
+    if (b.bytes > (uint64_t{1} << 48) || b.offset > (uint64_t{1} << 60) ||
+        b.base_addr > UINT64_MAX - b.bytes)
       return fail(Code::kInvalid, "segment of %s lists a buffer beyond all memory", d.node.c_str());
     if (b.offset < end)
       return fail(Code::kInvalid, "segment of %s lists overlapping buffers", d.node.c_str());
@@ -91,6 +94,7 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
   peer->instance = instance_of(d.secret.bytes);
   if (peer->same_host) peer->pid = pid_fd(static_cast<pid_t>(d.pid));
   peer->descriptor = std::move(d);
+  peer->index_addresses();
   return PeerPtr(peer);
 }
 
@@ -219,6 +223,13 @@ void Engine::Impl::refreshed(SegmentHandle segment) {
     const Piece& p = slice->piece;
     const Peer& peer = *slice->peer;
     if (newest != nullptr && newest != slice->peer) {
+      const bool withdrawn =
+          why.code == Code::kStale &&
+          newest->find(p.remote, span_of(p.bytes, p.rows, p.remote_stride)) == nullptr;
+      if (withdrawn) {  // its offsets are not given to other memory
+        complete(std::move(slice), fail(why));
+        continue;
+      }
       slice->peer = newest;
       slice->tried_transports = 0;
       dispatch(std::move(slice));
@@ -249,6 +260,24 @@ Transport* Engine::Impl::next_transport(Slice& slice) const {
     return transports[i].get();
   }
   return nullptr;
+}
+
+Result<uint64_t> Engine::segment_offset(SegmentHandle segment, uint64_t address, uint64_t bytes) {
+  PeerPtr peer;
+  std::string control;
+  const auto look = [&]() -> Result<> {
+    Lock lock(impl_->mutex);
+    MC_TRY(peer, impl_->peer_of(segment));
+    control = impl_->segments[segment].control;
+    return {};
+  };
+  MC_TRY_(look());
+  auto found = peer->offset_at(address, bytes);
+  if (found || found.error().code != Code::kNotFound || control.empty()) return found;
+  MC_TRY(const SegmentDescriptor d, impl_->fetch(control, kRefreshBudget));
+  MC_TRY_(impl_->open(d, control));
+  MC_TRY_(look());
+  return peer->offset_at(address, bytes);
 }
 
 }  // namespace mc::xfer

@@ -311,6 +311,7 @@ std::vector<BufferInfo> Registry::describe() const {
     info.location = b->location;
     info.shm_id = b->shm_id;
     info.writable = b->writable;
+    info.base_addr = reinterpret_cast<uint64_t>(b->data);
     if (b->shm_id == 0 && b->backend == nullptr)
       info.remote_addr = reinterpret_cast<uint64_t>(b->data);
     if (b->file != nullptr) {

@@ -287,6 +287,42 @@ TEST_CASE("match-prefix stops at the first hole and leases what it matched") {
   CHECK(c.master->handle(MatchPrefix{{}}, c.now)->hits == 0);
 }
 
+TEST_CASE("match-blocks counts a block that is stored under every prefix, and leases those") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const std::string a = "\x01\xab", b = "\x02\xcd", d = "\x03\xef";
+  for (const char* k : {"tp0@01ab", "tp1@01ab", "tp0@02cd", "tp0@03ef", "tp1@03ef"})
+    REQUIRE(c.put(k, 1) == kDone);
+  const auto hits = [&](std::vector<std::string> prefixes, std::string hashes) {
+    return c.master->handle(MatchBlocks{std::move(prefixes), {std::move(hashes)}, 2}, c.now)->hits;
+  };
+  CHECK(hits({"tp0@", "tp1@"}, a + b + d) == 1);
+  for (const char* k : {"tp0@01ab", "tp1@01ab"})
+    CHECK(c.remove(k)->code == static_cast<uint8_t>(Code::kBusy));
+  for (const char* k : {"tp0@02cd", "tp1@03ef"}) CHECK(c.remove(k)->ok());
+  CHECK(hits({"tp0@"}, d + d) == 2);
+  CHECK(hits({"tp0@"}, "") == 0);
+  CHECK(hits({"other@"}, a) == 0);
+  // More blocks than are looked up together.
+  std::string many;
+  for (int i = 0; i < 200; ++i) {
+    const std::string hash{static_cast<char>(i), 'x'};
+    REQUIRE(c.put("m" + hex({reinterpret_cast<const uint8_t*>(hash.data()), 2}), 1) == kDone);
+    many += hash;
+  }
+  CHECK(hits({"m"}, many) == 200);
+  CHECK(hits({"m", "m", "m"}, many) == 200);
+  const auto refused = [&](MatchBlocks m) {
+    const auto reply = c.master->handle(m, c.now);
+    return !reply && reply.error().code == Code::kInvalid;
+  };
+  CHECK(refused({{}, {a}, 2}));
+  CHECK(refused({{"p"}, {a}, 0}));
+  CHECK(refused({{"p"}, {a + "x"}, 2}));
+  CHECK(refused({{"p"}, {std::string(2 * kHashBytesMax, 'x')}, 2 * kHashBytesMax}));
+  CHECK(refused({{"p", "q"}, {std::string(kBatchMax, 'x')}, 1}));
+}
+
 TEST_CASE("a get that waits is answered by the last key it waits for, or by its deadline") {
   FakeCluster c;
   c.add("n", 64 * kMiB);

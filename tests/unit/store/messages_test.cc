@@ -41,6 +41,7 @@ TEST_CASE("every message reads back what was written, and damaged ones crash not
   survives_damage(Exists{{"a"}});
   survives_damage(Existing{5, {1, 0}});
   survives_damage(MatchPrefix{{"a"}});
+  survives_damage(MatchBlocks{{"a@", "b@"}, {std::string(64, 'h')}, 32});
   survives_damage(Matched{5, 1});
   survives_damage(Remove{{"a"}, true});
   survives_damage(List{"p", "q", 10});

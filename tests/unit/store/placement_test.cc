@@ -53,6 +53,20 @@ TEST_CASE("the preferred node is taken while it has room, then one of the host, 
   CHECK(n.choose({Strategy::kLocalFirst, 30s}, {"", "there", false}) == "far");
 }
 
+TEST_CASE("several preferred nodes are taken in their order while they have room") {
+  Nodes n;
+  Member& full = n.add("full", 1);
+  n.add("a", 10);
+  n.add("b", 10);
+  n.add("others", 100'000);
+  full.space.allocate(1, 1);
+  for (int i = 0; i < 20; ++i) {
+    CHECK(n.choose({}, {"full,b,a", "", false}) == "b");
+    CHECK(n.choose({}, {"gone,a", "", false}) == "a");
+    CHECK(n.choose({}, {",a,", "", false}) == "a");
+  }
+}
+
 TEST_CASE("of two at random the emptier is taken, so nodes fill evenly by their free part") {
   Nodes n;
   Member& a = n.add("a", 1000);

@@ -1,0 +1,120 @@
+// Keys in flat form.
+#include <utility>
+#include <vector>
+
+#include "capi/common.h"
+#include "capi/mc/store.h"
+#include "capi/store_calls.h"
+
+namespace {
+
+using namespace mc;
+using mc::capi::guarded;
+
+Result<std::vector<ObjectKey>> keys_of(const mc_keys* keys) {
+  if (keys->count > 0 && (keys->bytes == nullptr || keys->ends == nullptr))
+    return fail(Code::kInvalid, "mc_keys: %zu keys, and bytes or ends is NULL", keys->count);
+  std::vector<ObjectKey> out;
+  out.reserve(keys->count);
+  uint32_t at = 0;
+  for (size_t i = 0; i < keys->count; ++i) {
+    const uint32_t end = keys->ends[i];
+    if (end < at)
+      return fail(Code::kInvalid, "mc_keys.ends[%zu] is %u, before the key's begin at %u", i, end,
+                  at);
+    out.emplace_back(keys->bytes + at, end - at);
+    at = end;
+  }
+  return out;
+}
+
+// The buffers of item i. `at`: where the last one's ended.
+template <class Byte>
+Result<std::vector<std::span<Byte>>> parts_of(const mc_buffer* buffers, const uint32_t* ends,
+                                              size_t i, size_t& at) {
+  const size_t end = ends == nullptr ? i + 1 : ends[i];
+  if (end < at)
+    return fail(Code::kInvalid, "buffer_ends[%zu] is %zu, before its begin at %zu", i, end, at);
+  std::vector<std::span<Byte>> out;
+  out.reserve(end - at);
+  for (; at < end; ++at) {
+    if (buffers[at].data == nullptr && buffers[at].bytes != 0)
+      return fail(Code::kInvalid, "a buffer of %zu bytes at NULL", buffers[at].bytes);
+    out.emplace_back(static_cast<Byte*>(buffers[at].data), buffers[at].bytes);
+  }
+  return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+mc_code mc_store_put_keys(mc_store* store, const mc_keys* keys, const mc_buffer* buffers,
+                          const uint32_t* buffer_ends, mc_queue* queue, uint64_t tag,
+                          const mc_put_options* options, mc_put_result* results) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys));
+    auto call = std::make_shared<capi::PutCall>(*store, results);
+    MC_TRY(const size_t group, call->group(options));
+    size_t at = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      MC_TRY(auto parts, parts_of<const std::byte>(buffers, buffer_ends, i, at));
+      call->add(group, i, {std::move(all[i]), std::move(parts)});
+    }
+    return capi::carry_out(queue, tag, call);
+  });
+}
+
+mc_code mc_store_get_keys(mc_store* store, const mc_keys* keys, const mc_buffer* buffers,
+                          const uint32_t* buffer_ends, mc_queue* queue, uint64_t tag,
+                          unsigned wait_ms, mc_get_result* results) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys));
+    auto call =
+        std::make_shared<capi::GetCall>(*store, std::chrono::milliseconds(wait_ms), results);
+    size_t at = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      MC_TRY(auto parts, parts_of<std::byte>(buffers, buffer_ends, i, at));
+      call->add(i, {std::move(all[i]), std::move(parts)});
+    }
+    return capi::carry_out(queue, tag, call);
+  });
+}
+
+mc_code mc_store_exists_keys(mc_store* store, const mc_keys* keys, mc_queue* queue, uint64_t tag,
+                             uint8_t* found) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys));
+    const auto call = std::make_shared<capi::ExistsCall>(*store, std::move(all), found);
+    if (queue != nullptr) return capi::queue_up(queue, tag, call);
+    return call->ask();
+  });
+}
+
+mc_code mc_store_match_keys(mc_store* store, const mc_keys* keys, size_t* matched) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const auto all, keys_of(keys));
+    MC_TRY(const auto client, store->clients.take());
+    MC_TRY(*matched, client->match_prefix(all));
+    return {};
+  });
+}
+
+mc_code mc_store_remove_keys(mc_store* store, const mc_keys* keys, int force, mc_code* codes) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const auto all, keys_of(keys));
+    MC_TRY_(capi::remove_all(*store, all, force != 0, codes));
+    return {};
+  });
+}
+
+mc_code mc_store_prefetch_keys(mc_store* store, const mc_keys* keys, uint64_t* asked) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const auto all, keys_of(keys));
+    MC_TRY(const auto client, store->clients.take());
+    MC_TRY(*asked, client->prefetch(all));
+    return {};
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,58 @@
+// Calls that return at once. Threads of the queue carry out those of the store, the engine moves
+// batches, and what is done waits until the caller takes it. An eventfd is readable meanwhile.
+//
+// Thread: any. The destructor waits for the calls in progress, which end within their timeouts.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "base/fork.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "capi/mc/transfer.h"
+#include "xfer/engine.h"
+
+namespace mc::capi {
+
+class Queue {
+ public:
+  struct Call {
+    uint64_t tag = 0;
+    std::function<mc_done()> run;
+    std::function<mc_done(const Error&)> give_up;  // instead of run
+  };
+  // Errors: kInvalid.
+  static Result<std::unique_ptr<Queue>> open(const Clock& clock, uint32_t threads, uint32_t depth);
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // Errors: kBusy.
+  Result<> submit(Call call);
+  // Done when all requests of the batch so far have finished.
+  Result<> submit(uint64_t tag, xfer::Engine& engine, xfer::BatchId batch,
+                  std::span<const xfer::Request> requests);
+  int fd() const;
+  size_t take(std::span<mc_done> out);
+  Result<> wait(Duration budget);
+  Result<> cancel(uint64_t tag);
+
+ private:
+  struct State;
+  explicit Queue(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  static void work(State& state);
+
+  const std::shared_ptr<State>
+      state_;  // callbacks of the engine may come later than the destructor
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace mc::capi
+
+struct mc_queue {
+  mc::ProcessMark mark;
+  std::unique_ptr<mc::capi::Queue> calls;
+};

@@ -1,0 +1,271 @@
+#include "capi/store_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace mc::capi {
+
+using store::PutAs;
+using store::PutOutcome;
+
+Result<Clients::Lease> Clients::take() {
+  {
+    const Lock lock(mutex_);
+    if (!idle_.empty()) {
+      Lease lease(*this, std::move(idle_.back()));
+      idle_.pop_back();
+      return lease;
+    }
+  }
+  MC_TRY(auto client, first_->another(metrics_));
+  return Lease(*this, std::move(client));
+}
+
+void Clients::give(std::unique_ptr<store::Client> client) {
+  const Lock lock(mutex_);
+  if (idle_.size() < kIdleMax) idle_.push_back(std::move(client));
+}
+
+Result<> queue_up(mc_queue* queue, uint64_t tag, std::shared_ptr<StoreCall> call) {
+  if (queue == nullptr) return fail(Code::kInvalid, "the queue is NULL");
+  MC_TRY_(in_its_process(queue->mark));
+  StoreCall* const raw = call.get();
+  return queue->calls->submit({tag, [call = std::move(call)] { return call->run(); },
+                               [raw](const Error& why) { return raw->give_up(why); }});
+}
+
+Result<> carry_out(mc_queue* queue, uint64_t tag, const std::shared_ptr<StoreCall>& call) {
+  if (queue != nullptr) return queue_up(queue, tag, call);
+  (void)call->run();
+  return {};
+}
+
+// The master checks keys. Here only the pointer is checked.
+Result<ObjectKey> key_of(const mc_key& key) {
+  if (key.data == nullptr && key.bytes != 0)
+    return fail(Code::kInvalid, "mc_key.data is NULL and mc_key.bytes is %zu", key.bytes);
+  return ObjectKey(key.data, key.bytes);
+}
+
+Result<std::vector<ObjectKey>> keys_of(const mc_key* keys, size_t count) {
+  std::vector<ObjectKey> out;
+  out.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    MC_TRY(ObjectKey key, key_of(keys[i]));
+    out.push_back(std::move(key));
+  }
+  return out;
+}
+
+// ---- puts
+
+namespace {
+
+struct PutHow {
+  PutAs as;
+  bool replace = false;
+};
+
+Result<PutHow> put_how(const mc_put_options* given, const store::ClientOptions& base) {
+  PutHow how;
+  how.as.tenant = base.tenant;
+  how.as.config = base.put;
+  if (given == nullptr) return how;
+  MC_TRY(const mc_put_options o, sized(given, "mc_put_options"));
+  if (o.cls > MC_CLASS_CONTEXT || o.pin > MC_PIN_HARD ||
+      (o.flags & ~uint32_t{MC_PUT_PREFER_LOCAL | MC_PUT_REPLACE}) != 0)
+    return fail(Code::kInvalid, "mc_put_options: cls %u, pin %u, flags %u: no such value", o.cls,
+                o.pin, o.flags);
+  constexpr const char* kClasses[] = {"", "normal", "ephemeral", "context"};
+  constexpr const char* kPins[] = {"", "none", "soft", "hard"};
+  store::PutConfig& config = how.as.config;
+  if (o.cls != 0) config.cls = kClasses[o.cls];
+  if (o.pin != 0) config.pin = kPins[o.pin];
+  constexpr uint64_t kLongest = uint64_t{1} << 43;  // ms, 278 years
+  if (o.ttl_ms > kLongest)
+    return fail(Code::kInvalid, "mc_put_options.ttl_ms is over %llu",
+                static_cast<unsigned long long>(kLongest));
+  if (o.ttl_ms != 0) config.ttl = std::chrono::milliseconds(o.ttl_ms);
+  if (o.group != nullptr) config.group = o.group;
+  if (o.tenant != nullptr) how.as.tenant = o.tenant;
+  if (o.prefer != nullptr) how.as.prefer = o.prefer;
+  if ((o.flags & MC_PUT_PREFER_LOCAL) != 0) config.prefer_local = true;
+  how.as.replicas = o.replicas;
+  how.replace = (o.flags & MC_PUT_REPLACE) != 0;
+  return how;
+}
+
+uint64_t bytes_of(const store::PutItem& item) {
+  uint64_t n = 0;
+  for (const auto& part : item.parts) n += part.size();
+  return n;
+}
+
+}  // namespace
+
+PutCall::PutCall(mc_store& store, mc_put_result* results) : store_(store), results_(results) {}
+
+Result<size_t> PutCall::group(const mc_put_options* options) {
+  const auto seen = known_.find(options);
+  if (seen != known_.end()) return seen->second;
+  MC_TRY(PutHow how, put_how(options, store_.options));
+  size_t at = 0;
+  while (at < groups_.size() && !(groups_[at].as == how.as && groups_[at].replace == how.replace))
+    ++at;
+  if (at == groups_.size()) groups_.push_back({std::move(how.as), how.replace});
+  known_.emplace(options, at);
+  return at;
+}
+
+void PutCall::add(size_t group, size_t place, store::PutItem item) {
+  groups_[group].items.push_back(std::move(item));
+  groups_[group].places.push_back(place);
+}
+
+void PutCall::refuse(size_t place, const Error& why) { set(place, fail(why), 0, false); }
+
+void PutCall::set(size_t place, const Result<PutOutcome>& outcome, uint64_t bytes, bool replace) {
+  mc_put_result result{};
+  if (!outcome) {
+    result.code = static_cast<uint32_t>(report(outcome.error()));
+  } else if (replace && *outcome == PutOutcome::kExisted) {
+    result.code = static_cast<uint32_t>(
+        report({Code::kBusy, "another client put the key while it was replaced"}));
+  } else {
+    result.outcome = static_cast<uint32_t>(*outcome);
+    if (*outcome == PutOutcome::kStored) result.bytes = bytes;
+  }
+  if (result.code != MC_OK) ++done_.failed;
+  done_.bytes += result.bytes;
+  if (results_ != nullptr) results_[place] = result;
+}
+
+mc_done PutCall::give_up(const Error& why) {
+  for (const Group& group : groups_)
+    for (const size_t place : group.places) set(place, fail(why), 0, false);
+  done_.code = static_cast<uint32_t>(why.code);
+  return done_;
+}
+
+mc_done PutCall::run() {
+  const Time until = store_.engine->clock.now() + store_.options.timeout;
+  for (Group& group : groups_) run(group, until);
+  return done_;
+}
+
+// The master does not hold a removal while it rebuilds its view, as it does other calls.
+std::vector<Result<>> PutCall::remove_waiting(store::Client& client,
+                                              const std::vector<ObjectKey>& keys,
+                                              const std::string& tenant, Time until) const {
+  const auto unsure = [](const Result<>& r) { return !r && r.error().code == Code::kUnavailable; };
+  for (;;) {
+    auto removed = client.remove(keys, true, &tenant);
+    if (std::none_of(removed.begin(), removed.end(), unsure) ||
+        store_.engine->clock.now() >= until || !client.exists(keys))
+      return removed;
+  }
+}
+
+void PutCall::run(Group& group, Time until) {
+  group.as.until = until;
+  auto client = store_.clients.take();
+  if (!client) {
+    for (const size_t place : group.places) set(place, fail(client.error()), 0, false);
+    return;
+  }
+  if (group.replace) {
+    std::vector<ObjectKey> keys;
+    for (const store::PutItem& item : group.items) keys.push_back(item.key);
+    const auto removed = remove_waiting(**client, keys, group.as.tenant, until);
+    Group rest{group.as, true};
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (!removed[i] && removed[i].error().code != Code::kNotFound) {
+        set(group.places[i], fail(removed[i].error()), 0, true);
+        continue;
+      }
+      rest.items.push_back(std::move(group.items[i]));
+      rest.places.push_back(group.places[i]);
+    }
+    group = std::move(rest);
+  }
+  const auto outcomes = (*client)->put_batch(group.items, group.as);
+  for (size_t i = 0; i < outcomes.size(); ++i)
+    set(group.places[i], outcomes[i], bytes_of(group.items[i]), group.replace);
+}
+
+// ---- gets
+
+GetCall::GetCall(mc_store& store, Duration wait, mc_get_result* results)
+    : store_(store), wait_(wait), results_(results) {}
+
+void GetCall::add(size_t place, store::GetItem item) {
+  items_.push_back(std::move(item));
+  places_.push_back(place);
+}
+
+void GetCall::refuse(size_t place, const Error& why) { set(place, fail(why), false); }
+
+void GetCall::set(size_t place, const Result<uint64_t>& got, bool verified) {
+  mc_get_result result{};
+  if (!got) {
+    result.code = static_cast<uint32_t>(report(got.error()));
+  } else if (want_ != 0 && *got != want_) {
+    result.code = static_cast<uint32_t>(
+        report({Code::kCorrupt, strf("a value of %llu bytes for a block of %llu",
+                                     static_cast<unsigned long long>(*got),
+                                     static_cast<unsigned long long>(want_))}));
+  } else {
+    result.flags = verified ? MC_GET_VERIFIED : 0;
+    result.bytes = *got;
+  }
+  if (result.code != MC_OK) ++done_.failed;
+  done_.bytes += result.bytes;
+  if (results_ != nullptr) results_[place] = result;
+}
+
+mc_done GetCall::give_up(const Error& why) {
+  for (const size_t place : places_) set(place, fail(why), false);
+  done_.code = static_cast<uint32_t>(why.code);
+  return done_;
+}
+
+mc_done GetCall::run() {
+  auto client = store_.clients.take();
+  if (!client) {
+    for (const size_t place : places_) set(place, fail(client.error()), false);
+    return done_;
+  }
+  std::vector<bool> verified;
+  const auto got = (*client)->get_batch(items_, wait_, &verified);
+  for (size_t i = 0; i < got.size(); ++i) set(places_[i], got[i], verified[i]);
+  return done_;
+}
+
+// ---- others
+
+Result<> ExistsCall::ask() {
+  MC_TRY(const auto client, store_.clients.take());
+  MC_TRY(const auto there, client->exists(keys_));
+  for (size_t i = 0; i < keys_.size(); ++i) found_[i] = there[i] ? 1 : 0;
+  return {};
+}
+
+mc_done ExistsCall::run() {
+  if (const auto asked = ask(); !asked) return give_up(asked.error());
+  return {0, MC_OK, static_cast<uint32_t>(std::count(found_, found_ + keys_.size(), 0)), 0};
+}
+
+mc_done ExistsCall::give_up(const Error& why) {
+  return {0, static_cast<uint32_t>(report(why)), static_cast<uint32_t>(keys_.size()), 0};
+}
+
+Result<> remove_all(mc_store& store, const std::vector<ObjectKey>& keys, bool force,
+                    mc_code* codes) {
+  MC_TRY(const auto client, store.clients.take());
+  const auto outcomes = client->remove(keys, force);
+  for (size_t i = 0; i < keys.size(); ++i)
+    codes[i] = outcomes[i] ? MC_OK : report(outcomes[i].error());
+  return {};
+}
+
+}  // namespace mc::capi

@@ -1,0 +1,141 @@
+// Calls of many items on the store: made from the caller's arrays on its thread, and carried out
+// there or by a queue.
+//
+// Thread: any; a call is of one thread at a time.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "capi/common.h"
+#include "capi/mc/store.h"
+#include "capi/queue.h"
+
+namespace mc::capi {
+
+// The clients of a store. A client does one round trip to the master at a time, so each call has
+// one of its own: none waits for another's time.
+class Clients {
+ public:
+  class Lease {
+   public:
+    Lease(Clients& of, std::unique_ptr<store::Client> client)
+        : of_(&of), client_(std::move(client)) {}
+    Lease(Lease&&) = default;
+    ~Lease() {
+      if (client_ != nullptr) of_->give(std::move(client_));
+    }
+    store::Client* operator->() const { return client_.get(); }
+    store::Client& operator*() const { return *client_; }
+
+   private:
+    Clients* of_;
+    std::unique_ptr<store::Client> client_;
+  };
+  Clients(std::unique_ptr<store::Client> first, Metrics& metrics)
+      : metrics_(metrics), first_(std::move(first)) {}
+  Result<Lease> take();
+
+ private:
+  static constexpr size_t kIdleMax = 16;
+  void give(std::unique_ptr<store::Client> client);
+  Metrics& metrics_;
+  const std::unique_ptr<store::Client> first_;  // only for another(): it never connects
+  Mutex mutex_;
+  std::vector<std::unique_ptr<store::Client>> idle_ MC_GUARDED_BY(mutex_);
+};
+
+class StoreCall {
+ public:
+  virtual ~StoreCall() = default;
+  virtual mc_done run() = 0;
+  virtual mc_done give_up(const Error& why) = 0;
+};
+
+// Errors: kBusy; kInvalid: no queue.
+Result<> queue_up(mc_queue* queue, uint64_t tag, std::shared_ptr<StoreCall> call);
+// The same, or runs the call now when there is no queue.
+Result<> carry_out(mc_queue* queue, uint64_t tag, const std::shared_ptr<StoreCall>& call);
+
+class PutCall : public StoreCall {
+ public:
+  // `results`: one for each place, or null.
+  PutCall(mc_store& store, mc_put_result* results);
+  // Returns: the group of items with these options, which may be null.
+  Result<size_t> group(const mc_put_options* options);
+  void add(size_t group, size_t place, store::PutItem item);
+  void refuse(size_t place, const Error& why);  // this item, now
+  mc_done run() override;
+  mc_done give_up(const Error& why) override;
+
+ private:
+  struct Group {  // items that are put alike
+    store::PutAs as;
+    bool replace = false;
+    std::vector<store::PutItem> items{};
+    std::vector<size_t> places{};  // in the results
+  };
+  void run(Group& group, Time until);
+  std::vector<Result<>> remove_waiting(store::Client& client, const std::vector<ObjectKey>& keys,
+                                       const std::string& tenant, Time until) const;
+  void set(size_t place, const Result<store::PutOutcome>& outcome, uint64_t bytes, bool replace);
+  mc_store& store_;
+  mc_put_result* const results_;
+  std::vector<Group> groups_;
+  std::map<const mc_put_options*, size_t> known_;
+  mc_done done_{};
+};
+
+class GetCall : public StoreCall {
+ public:
+  GetCall(mc_store& store, Duration wait, mc_get_result* results);
+  void add(size_t place, store::GetItem item);
+  void want(uint64_t bytes) { want_ = bytes; }  // every value's exact size
+  void refuse(size_t place, const Error& why);
+  mc_done run() override;
+  mc_done give_up(const Error& why) override;
+
+ private:
+  void set(size_t place, const Result<uint64_t>& got, bool verified);
+  mc_store& store_;
+  const Duration wait_;
+  mc_get_result* const results_;
+  uint64_t want_ = 0;
+  std::vector<store::GetItem> items_;
+  std::vector<size_t> places_;
+  mc_done done_{};
+};
+
+class ExistsCall : public StoreCall {
+ public:
+  ExistsCall(mc_store& store, std::vector<ObjectKey> keys, uint8_t* found)
+      : store_(store), keys_(std::move(keys)), found_(found) {}
+  Result<> ask();
+  mc_done run() override;
+  mc_done give_up(const Error& why) override;
+
+ private:
+  mc_store& store_;
+  const std::vector<ObjectKey> keys_;
+  uint8_t* const found_;
+};
+
+Result<> remove_all(mc_store& store, const std::vector<ObjectKey>& keys, bool force,
+                    mc_code* codes);
+
+Result<ObjectKey> key_of(const mc_key& key);
+Result<std::vector<ObjectKey>> keys_of(const mc_key* keys, size_t count);
+
+}  // namespace mc::capi
+
+struct mc_store {
+  mc_store(std::unique_ptr<mc_engine> e, mc::store::ClientOptions o,
+           std::unique_ptr<mc::store::Client> first)
+      : engine(std::move(e)), options(std::move(o)), clients(std::move(first), engine->metrics) {}
+  mc::ProcessMark mark;
+  const std::unique_ptr<mc_engine> engine;
+  const mc::store::ClientOptions options;
+  mc::capi::Clients clients;
+};

@@ -1,0 +1,221 @@
+// Calls that return at once, through the C interface.
+#include <poll.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/unit/capi/pool.h"
+
+namespace mc::capi {
+namespace {
+
+bool readable(const OwnQueue& queue) {
+  pollfd p{mc_queue_fd(queue.get()), POLLIN, 0};
+  return ::poll(&p, 1, 0) == 1;
+}
+
+// A get that keeps a thread of a queue until `key` is put.
+struct Waiting {
+  Waiting(mc_store* store, const OwnQueue& queue, std::string k, uint64_t tag)
+      : key(std::move(k)), one(key, data, sizeof data) {
+    const mc_item item = one;
+    REQUIRE(mc_store_get_async(store, queue.get(), tag, &item, 1, 60'000, &result) == MC_OK);
+  }
+  std::string key;
+  char data[16] = {};
+  Item one;
+  mc_get_result result{99, 0, 0};
+};
+
+TEST_CASE("calls on a queue are done later, by tag, and its descriptor is readable meanwhile") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  const OwnQueue queue = open_queue(store, 2);
+  CHECK(!readable(queue));
+  CHECK(mc_queue_wait(queue.get(), 1) == MC_TIMEOUT);
+  mc_done done{};
+  CHECK(mc_queue_take(queue.get(), &done, 1) == 0);
+
+  std::string value = "seven..";
+  const std::string key = "k", absent = "absent";
+  mc_put_result stored{99, 99, 99};
+  {  // the items may go when the call returns
+    const Item one(key, value.data(), value.size());
+    const mc_item item = one;
+    REQUIRE(mc_store_put_async(store, queue.get(), 7, &item, 1, nullptr, &stored) == MC_OK);
+  }
+  done = next(queue);
+  CHECK(done.tag == 7);
+  CHECK(done.code == MC_OK);
+  CHECK(done.failed == 0);
+  CHECK(done.bytes == 7);
+  CHECK(stored.outcome == MC_PUT_STORED);
+  CHECK(!readable(queue));
+
+  char back[16] = {};
+  char other[16] = {};
+  const Item a(key, back, sizeof back), b(absent, other, sizeof other);
+  const mc_item items[] = {a, b};
+  mc_get_result got[2];
+  REQUIRE(mc_store_get_async(store, queue.get(), 8, items, 2, 0, got) == MC_OK);
+  REQUIRE(mc_queue_wait(queue.get(), 60'000) == MC_OK);
+  CHECK(readable(queue));
+  done = next(queue);
+  CHECK(done.tag == 8);
+  CHECK(done.code == MC_OK);
+  CHECK(done.failed == 1);
+  CHECK(done.bytes == 7);
+  CHECK(got[0].code == MC_OK);
+  CHECK(got[0].bytes == 7);
+  CHECK(std::string(back) == value);
+  CHECK(got[1].code == MC_NOT_FOUND);
+
+  const mc_key keys[] = {key_of(absent), key_of(key)};
+  uint8_t found[2] = {9, 9};
+  REQUIRE(mc_store_exists_async(store, queue.get(), 9, keys, 2, found) == MC_OK);
+  done = next(queue);
+  CHECK(done.failed == 1);
+  CHECK(found[0] == 0);
+  CHECK(found[1] == 1);
+}
+
+TEST_CASE("a queue takes no more than its depth until what is done was taken") {
+  Pool pool;
+  const OwnQueue queue = open_queue(pool.store(), 1, 3);
+  const std::string key = "k";
+  const mc_key one = key_of(key);
+  uint8_t found = 0;
+  for (uint64_t tag = 0; tag < 3; ++tag)
+    REQUIRE(mc_store_exists_async(pool.store(), queue.get(), tag, &one, 1, &found) == MC_OK);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(mc_store_exists_async(pool.store(), queue.get(), 9, &one, 1, &found) == MC_BUSY);
+    (void)next(queue);
+    REQUIRE(mc_store_exists_async(pool.store(), queue.get(), 3, &one, 1, &found) == MC_OK);
+  }
+  CHECK(mc_store_exists_async(pool.store(), nullptr, 9, &one, 1, &found) == MC_INVALID);
+  mc_queue* none = nullptr;
+  CHECK(mc_queue_open(mc_store_engine(pool.store()), 65, 0, &none) == MC_INVALID);
+  CHECK(mc_queue_open(mc_store_engine(pool.store()), 1, UINT32_MAX, &none) == MC_INVALID);
+}
+
+TEST_CASE("a call that has not begun is cancelled, and touches its memory no more") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  const OwnQueue queue = open_queue(store, 1);
+  Waiting first(store, queue, "later", 1);
+  std::string before = "before";
+  const std::string key = "k";
+  REQUIRE(mc_store_put(store, "k", 1, "after!", 6) == MC_OK);
+  mc_get_result got{99, 0, 0};
+  const Item one(key, before.data(), before.size());
+  const mc_item item = one;
+  REQUIRE(mc_store_get_async(store, queue.get(), 2, &item, 1, 0, &got) == MC_OK);
+  REQUIRE(mc_queue_cancel(queue.get(), 2) == MC_OK);
+  mc_done done = next(queue);
+  CHECK(done.tag == 2);
+  CHECK(done.code == MC_UNAVAILABLE);
+  CHECK(done.failed == 1);
+  CHECK(got.code == MC_UNAVAILABLE);
+  CHECK(before == "before");
+  CHECK(mc_queue_cancel(queue.get(), 2) == MC_NOT_FOUND);
+  // What has begun is carried out.
+  REQUIRE(mc_store_put(store, "later", 5, "late", 4) == MC_OK);
+  done = next(queue);
+  CHECK(done.tag == 1);
+  CHECK(done.code == MC_OK);
+  CHECK(std::string(first.data) == "late");
+}
+
+TEST_CASE("closing a queue gives up what waits and waits for what runs") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  OwnQueue queue = open_queue(store, 1);
+  Waiting first(store, queue, "later", 1);
+  Waiting second(store, queue, "never", 2);
+  std::thread put([&] { REQUIRE(mc_store_put(store, "later", 5, "late", 4) == MC_OK); });
+  queue.reset();
+  put.join();
+  // The first may not have begun.
+  CHECK((first.result.code == MC_OK || first.result.code == MC_UNAVAILABLE));
+  CHECK(second.result.code == MC_UNAVAILABLE);
+}
+
+TEST_CASE("drive calls back on the caller's thread for all that is done") {
+  Pool pool;
+  const OwnQueue queue = open_queue(pool.store(), 2);
+  CHECK(mc_queue_drive(
+            queue.get(), 1, [](void*, const mc_done*) {}, nullptr) == 0);
+  const std::string key = "k";
+  const mc_key one = key_of(key);
+  uint8_t found = 0;
+  std::map<uint64_t, std::thread::id> tags;
+  for (uint64_t tag = 0; tag < 100; ++tag)
+    REQUIRE(mc_store_exists_async(pool.store(), queue.get(), tag, &one, 1, &found) == MC_OK);
+  const auto each = [](void* user, const mc_done* done) {
+    (*static_cast<decltype(tags)*>(user))[done->tag] = std::this_thread::get_id();
+  };
+  size_t all = 0;
+  while (all < 100) all += mc_queue_drive(queue.get(), 60'000, each, &tags);
+  CHECK(tags.size() == 100);
+  for (const auto& [tag, thread] : tags) CHECK(thread == std::this_thread::get_id());
+}
+
+TEST_CASE("a batch of transfers is done on a queue when all of it has finished") {
+  Pool pool;
+  mc_engine* const engine = mc_store_engine(pool.store());
+  const OwnQueue queue = open_queue(pool.store());
+  mc_memory* memory = nullptr;
+  REQUIRE(mc_memory_allocate(engine, 8192, MC_WRITABLE, &memory) == MC_OK);
+  std::vector<char> local(8192, 'x');
+  mc_request requests[2]{};
+  for (size_t i = 0; i < 2; ++i) {
+    requests[i].op = MC_WRITE;
+    requests[i].local = local.data() + 4096 * i;
+    requests[i].offset = mc_memory_offset(memory) + 4096 * i;
+    requests[i].bytes = 4096;
+  }
+  const mc_batch batch = mc_batch_allocate(engine);
+  REQUIRE(mc_batch_submit_queue(engine, batch, requests, 2, queue.get(), 5) == MC_OK);
+  mc_done done = next(queue);
+  CHECK(done.tag == 5);
+  CHECK(done.code == MC_OK);
+  CHECK(done.failed == 0);
+  CHECK(done.bytes == 8192);
+  CHECK(std::memcmp(mc_memory_data(memory), local.data(), 8192) == 0);
+  // Nothing is submitted, and nothing is done, when a request is wrong.
+  requests[1].offset = uint64_t{1} << 40;
+  CHECK(mc_batch_submit_queue(engine, batch, requests, 2, queue.get(), 6) == MC_INVALID);
+  CHECK(mc_batch_submit_queue(engine, batch, requests, 1, nullptr, 6) == MC_INVALID);
+  CHECK(mc_batch_submit_queue(engine, 999, requests, 1, queue.get(), 6) == MC_NOT_FOUND);
+  CHECK(mc_queue_take(queue.get(), &done, 1) == 0);
+  mc_batch_free(engine, batch);
+  mc_memory_free(memory);
+}
+
+TEST_CASE("calls on a queue end in time when the master stands still") {
+  Pool pool;
+  mc_store* const store = pool.open("300ms");
+  {
+    const OwnQueue queue = open_queue(store, 2);
+    pool.stop();
+    const std::string key = "k";
+    char data[8];
+    const Item one(key, data, sizeof data);
+    const mc_item item = one;
+    mc_get_result got{};
+    const mc_key name = key_of(key);
+    uint8_t found = 0;
+    REQUIRE(mc_store_get_async(store, queue.get(), 1, &item, 1, 100, &got) == MC_OK);
+    REQUIRE(mc_store_exists_async(store, queue.get(), 2, &name, 1, &found) == MC_OK);
+    for (int i = 0; i < 2; ++i) {
+      const mc_done done = next(queue);
+      CHECK(done.failed == 1);
+      const uint32_t code = done.tag == 1 ? got.code : done.code;
+      CHECK((code == MC_TIMEOUT || code == MC_UNAVAILABLE));
+    }
+  }
+  mc_store_close(store);
+}
+
+}  // namespace
+}  // namespace mc::capi
