@@ -33,7 +33,7 @@ class Gone : public KvPool {
   size_t& asked_;
 };
 
-// A pool that answers no put until it is told to.
+// A pool whose puts are answered when the test says so.
 class Slow final : public Gone {
  public:
   using Waiting = std::vector<std::function<void()>>;
