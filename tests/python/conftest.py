@@ -6,8 +6,7 @@ import pytest
 
 @pytest.fixture(scope='module')
 def cluster():
-    with mc.cluster.Cluster(nodes=2, size='32MiB', client_ttl='3s', lease_ttl='500ms',
-                            put_discard='1s') as c:
+    with mc.cluster.Cluster(nodes=2, size='32MiB', lease_ttl='60s') as c:
         yield c
 
 

@@ -8,5 +8,5 @@ for python in ${MC_PYTHON:-python3} /usr/bin/python3 none; do
   ! $python -c 'import pytest' 2>/dev/null || break
 done
 cd "$MC_SOURCE/tests/python" || exit 1
-export PYTHONPATH=$MC_SOURCE/lib/python MC_LIBRARY=$MC_BIN/libmc.so MC_BIN MC_SOURCE PYTHONDONTWRITEBYTECODE=1
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTHONPATH=$MC_SOURCE/lib/python MC_LIBRARY=$MC_BIN/libmc.so MC_BIN MC_SOURCE PYTHONDONTWRITEBYTECODE=1
 TMPDIR=$T $python -m pytest -q -p no:cacheprovider --basetemp "$T/pytest" "$@" || die "pytest: exit $?"

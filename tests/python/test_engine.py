@@ -1,4 +1,7 @@
 """mc.Engine: two of them in one process, and batches."""
+import select
+import time
+
 import mc
 import pytest
 
@@ -45,6 +48,48 @@ def test_a_batch(pair):
         with a.batch() as batch:
             batch.read(mine[:10], peer, theirs.offset, timeout=20)
             batch.cancel()
+
+
+def test_notices(pair):
+    a, b = pair
+    with a.allocate(4096) as mine, b.allocate(4096) as theirs:
+        peer = a.open(b.address, timeout=20)
+        peer.notify('plain', b'data', timeout=20)
+        with a.batch() as batch:
+            with pytest.raises(ValueError):
+                batch.notify('behind nothing')
+            mine.view[:4] = b'1234'
+            batch.write(mine[:4], peer, theirs.offset)
+            batch.notify('done', b'request 7')
+            batch.wait(timeout=20)
+            assert len(batch) == 2
+        assert bytes(theirs.view[:4]) == b'1234'
+        found = []
+        deadline = time.monotonic() + 60
+        while len(found) < 2:
+            assert time.monotonic() < deadline
+            select.select([b.notices_fileno()], [], [], 5)
+            found += b.notices()
+        assert found == [('py-a', 'plain', b'data'), ('py-a', 'done', b'request 7')]
+        assert b.notices() == []
+
+
+def test_addresses():
+    with mc.Engine('py-tells', addresses=True) as tells, mc.Engine('py-asks') as other:
+        data = bytearray(b'0123456789')
+        with tells.register(data) as memory:
+            peer = other.open(tells.address, timeout=20)
+            offset = peer.offset_of(memory.address + 3, 4)
+            into = bytearray(4)
+            peer.read(into, offset, timeout=20)
+            assert into == b'3456'
+            with pytest.raises(mc.Invalid):
+                peer.offset_of(memory.address + 3, 400)
+            with pytest.raises(mc.NotFound):
+                peer.offset_of(memory.address - 100_000, 1)
+        back = tells.open(other.address, timeout=20)
+        with other.allocate(64) as silent, pytest.raises(mc.Unsupported):
+            back.offset_of(silent.address, 1)
 
 
 def test_registered_memory(pair):

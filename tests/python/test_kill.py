@@ -6,7 +6,7 @@ import mc
 import mc.cluster
 
 TIMEOUT = 1.0
-SLACK = 20.0  # of a busy machine; a call that hangs does so for ever
+SLACK = 10.0  # of a busy machine; a call that hangs does so for ever
 
 
 def pattern(seed):
@@ -22,15 +22,17 @@ def test_every_call_ends():
             i = 0
             while not stop.is_set():
                 i += 1
-                begun = time.monotonic()
-                try:
-                    s.put(f'{number}-{i}', pattern(i))
-                    if s.get(f'{number}-{i}') != pattern(i):
-                        wrong.append(i)
-                except mc.McError:
-                    pass
-                calls[number] += 1
-                longest[number] = max(longest[number], time.monotonic() - begun)
+                into = bytearray(20_000)
+                for call, value in ((s.put, pattern(i)), (s.get_into, into)):
+                    begun = time.monotonic()
+                    try:
+                        call(f'{number}-{i}', value)
+                        if call == s.get_into and into != pattern(i):
+                            wrong.append(i)
+                    except mc.McError:
+                        pass
+                    calls[number] += 1
+                    longest[number] = max(longest[number], time.monotonic() - begun)
 
         def pass_some(least):
             start = sum(calls)
@@ -54,4 +56,4 @@ def test_every_call_ends():
             thread.join(60)
             assert not thread.is_alive()
         assert wrong == []
-        assert max(longest) < 3 * TIMEOUT + SLACK  # put, size and get
+        assert max(longest) < TIMEOUT + SLACK

@@ -140,16 +140,63 @@ def test_keys(keys):
     assert [ctypes.string_at(k.data, k.bytes) for k in found] == [_pack.encode(k) for k in keys]
 
 
-def test_items():
-    values = [[b'abc'], [b'd', bytearray(b'ef'), b''], []]
-    packed = _pack.pack_items(['k1', 'ü', 'k3'], [buffers.spans(v) for v in values])
+def flat_keys(packed):
+    ends = array.array('I')
+    ends.frombytes(ctypes.string_at(packed.native.ends, 4 * packed.count))
+    joined = ctypes.string_at(ctypes.cast(packed.native.bytes, ctypes.c_void_p), ends[-1] if ends else 0)
+    return [joined[begin:end] for begin, end in zip([0, *ends], ends)]
+
+
+@pytest.mark.parametrize('keys', [[], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS])
+def test_flat_keys(keys):
+    packed = _pack.FlatKeys(keys)
     gc.collect()
-    found = (abi.mc_item * packed.count).from_address(packed.address)
-    for item, key, value in zip(found, ('k1', 'ü', 'k3'), values):
-        assert ctypes.string_at(item.key.data, item.key.bytes) == key.encode()
-        parts = (abi.mc_buffer * item.buffer_count).from_address(item.buffers)
-        assert [ctypes.string_at(p.data, p.bytes) for p in parts] == value
-        assert list(item.reserved) == [0, 0]
+    assert flat_keys(packed) == [_pack.encode(k) for k in keys]
+
+
+def test_a_key_of_any_bytes_is_text():
+    for key in (b'plain', 'ü'.encode(), b'\xff\x80'):
+        assert _pack.encode(_pack.decode(key)) == key
+
+
+def test_buffers():
+    values = [[b'abc'], [b'd', bytearray(b'ef'), b''], []]
+    packed = _pack.Buffers([buffers.spans(v) for v in values])
+    gc.collect()
+    found = (abi.mc_buffer * 4).from_buffer(packed.buffers)
+    assert [ctypes.string_at(b.data, b.bytes) for b in found] == [b'abc', b'd', b'ef', b'']
+    assert list(packed.ends) == [1, 4, 4]
+
+
+def test_results():
+    results = _pack.Results(3)
+    for n, result in enumerate((abi.mc_put_result * 3).from_address(results.address)):
+        result.code, result.outcome, result.bytes = n % 2 * 7, n, 1 << (20 * n)
+    assert list(results.codes) == [0, 7, 0] and list(results.flags) == [0, 1, 2]
+    assert list(results.bytes) == [1, 1 << 20, 1 << 40] and results.failed() == [1]
+    assert _pack.Results(2).failed() == [] and list(_pack.Results(0).codes) == []
+
+
+def test_regions_are_within_their_memory():
+    from mc.blocks import Region, _place
+    memory = bytearray(100)
+    assert _place(Region(memory, 10), 10).address == buffers.span(memory).address
+    assert _place(Region(memory, 10, stride=20, offset=10), 5).bytes == 100
+    for region, blocks in ((Region(memory, 10), 11), (Region(memory, 10, stride=20, offset=11), 5),
+                           (Region(memory, 10, stride=50, rows=3, row_stride=25), 2)):
+        with pytest.raises(ValueError, match='memory that has 100'):
+            _place(region, blocks)
+
+
+def test_put_options():
+    how = mc.PutOptions(replicas=2, cls='context', pin='soft', ttl=1.5, prefer=['a', 'b'], group='g',
+                        prefer_local=True, replace=True)
+    n = how.native
+    assert (n.size, n.replicas, n.cls, n.pin, n.ttl_ms) == (ctypes.sizeof(n), 2, 3, 2, 1500)
+    assert (n.prefer, n.group, n.tenant, n.flags) == (b'a,b', b'g', None, 3)
+    assert how.native is n
+    with pytest.raises(ValueError, match="pin 'firm': want one of none, soft, hard"):
+        mc.PutOptions(pin='firm').native
 
 
 # ---- errors and options

@@ -3,6 +3,7 @@ import ctypes
 import subprocess
 import sys
 import threading
+import time
 
 import mc
 import pytest
@@ -13,12 +14,12 @@ def pattern(size, seed):
 
 
 def test_one_value(store):
-    store.put('one', b'bytes')
+    assert store.put('one', b'bytes') is mc.Put.STORED
     assert store.get('one') == b'bytes' and store.size('one') == 5
     assert 'one' in store and store.exists('one') and not store.exists('none')
     into = bytearray(b'.' * 8)
     assert store.get_into('one', into) == 5 and into == b'bytes...'
-    store.put('one', b'other')  # a key that is there stays as it is
+    assert store.put('one', b'other') is mc.Put.EXISTED  # what is there is kept
     assert store.get('one') == b'bytes'
     store.remove('one', force=True)
     assert not store.exists('one')
@@ -71,12 +72,85 @@ def test_many_values(store):
     assert store.exists_many([]) == [] and store.match_prefix([]) == 0
 
 
+def test_options_of_a_put(store):
+    once = mc.PutOptions(replicas=2, pin='hard', group='g')
+    assert store.put('kept', b'v', once) is mc.Put.STORED
+    assert len(store.locate('kept')) == 2
+    with pytest.raises(mc.Busy):
+        store.remove('kept')
+    ephemeral = mc.PutOptions(cls='ephemeral')
+    assert store.put('soon gone', b'v', ephemeral) is mc.Put.NOT_ADMITTED
+    done = store.put_many({'kept': b'w', 'new': b'ww'}, mc.PutOptions(prefer='s1'))
+    assert [(r.outcome, r.bytes) for r in done.values()] == [(mc.Put.EXISTED, 0), (mc.Put.STORED, 2)]
+    assert [p.node for p in store.locate('new')] == ['s1']
+    assert store.put('new', b'replaced', mc.PutOptions(replace=True)) is mc.Put.STORED
+    assert store.get('new') == b'replaced'
+    store.remove_many(['kept', 'new'], force=True)
+
+
+def test_what_is_stored(store):
+    store.put_many({f'l/{n:04}': b'x' * n for n in range(1, 1201)})
+    store.put(b'l/\xff', b'odd')
+    found = store.list('l/')
+    assert [(key, size) for key, size in found[:-1]] == [(f'l/{n:04}', n) for n in range(1, 1201)]
+    assert store.get(found[-1].key) == b'odd'
+    assert store.list('l/', limit=3) == found[:3] and store.list('l/', limit=0) == []
+    assert store.list('nothing/') == []
+    store.get('l/0001')
+    assert [(p.tier, p.bytes) for p in store.locate('l/0007')] == [('memory', 7)]
+    with pytest.raises(mc.NotFound):
+        store.locate('absent')
+    with pytest.raises(mc.Busy) as raised:
+        store.remove_prefix('l/000')
+    assert raised.value.removed <= 8
+    left = len(store.list('l/'))
+    assert store.remove_prefix('l/', force=True) == left and store.list('l/') == []
+    health = store.health(timeout=20)
+    assert health.nodes == 2 and health.free_bytes > 1 << 20
+    assert store.prefetch(['a', 'b']) == 0
+    assert {'queue', 'blocks'} <= mc.features()
+
+
+def test_an_interrupt_ends_a_list(store, monkeypatch):
+    store.put_many({'i1': b'1', 'i2': b'2'})
+    monkeypatch.setattr(mc.store, 'decode', lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        store.list('i')
+
+
+def test_memory_of_this_process_in_the_pool(cluster):
+    with mc.Store(cluster.master) as s:
+        with s.offer(4 << 20):
+            deadline = time.monotonic() + 60
+            while s.health(timeout=20).nodes < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            s.put('mine', b'here', mc.PutOptions(prefer_local=True))
+            assert s.get('mine') == b'here'
+    with mc.Store(cluster.master) as s, pytest.raises(mc.McError):
+        s.offer(0)
+
+
 def test_a_value_in_parts(store):
     store.put('parts', [b'ab', bytearray(b'cd'), b''])
     assert store.get('parts') == b'abcd'
     left, right = bytearray(3), bytearray(3)
     assert store.get_into('parts', [left, right]) == 4
     assert (left, right) == (b'abc', b'd\0\0')
+
+
+def test_parts_of_values(store):
+    store.put('whole', bytes(range(100)))
+    first, rows, into = bytearray(3), bytearray(b'.' * 8), bytearray(2)
+    done = store.get_ranges({'whole': [mc.Piece(first, 10), mc.Piece(rows, 20, 2, 3, 3, 10)],
+                             'none': [mc.Piece(into)]})
+    assert done['whole'] == (mc.Code.OK, 9, None) and done['none'].code is mc.Code.NOT_FOUND
+    assert first == bytes([10, 11, 12])
+    assert rows == bytes([20, 21]) + b'.' + bytes([30, 31]) + b'.' + bytes([40, 41])
+    assert store.get_ranges({'whole': [mc.Piece(into, 99)]})['whole'].code is mc.Code.INVALID
+    with pytest.raises(ValueError):
+        store.get_ranges({'whole': [mc.Piece(into, 0, 3)]})
+    into.append(0)
 
 
 def test_a_get_that_waits(cluster, store):
@@ -168,6 +242,29 @@ def test_references_come_back(store):
         store.get_many_into({f'q{i}': parts, 'none': into})
     assert list(map(sys.getrefcount, (value, into, *parts))) == before
     value.append(1)
+
+
+def resident():
+    """KiB of this process in memory."""
+    with open('/proc/self/statm') as file:
+        return int(file.read().split()[1]) * 4
+
+
+def test_calls_leave_nothing_behind(store):
+    value, into = bytearray(1000), bytearray(1000)
+
+    def calls(count):
+        for i in range(count):
+            store.put('again', value)
+            store.get_into('again', into)
+            store.exists_many(['again', 'none'])
+            with pytest.raises(mc.NotFound):
+                store.get('none')
+
+    calls(500)
+    before = resident()
+    calls(2500)
+    assert resident() < before + 8192
 
 
 def test_the_interpreter_ends_with_a_store_open(cluster):

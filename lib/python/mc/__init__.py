@@ -6,15 +6,22 @@
 from __future__ import annotations
 
 from ._abi import lib as _lib
-from .engine import Batch, Engine, Memory, Peer, Priority, Slice, State, Status
+from ._calls import Piece
+from ._pack import Results
+from .blocks import KvLayout, Region
+from .engine import Batch, Engine, Memory, Notice, Peer, Priority, Slice, State, Status
 from .errors import (Busy, Code, Corrupt, Denied, Exists, Internal, Invalid, McError, NoSpace,
                      NotFound, Put, Result, Stale, Timeout, Unavailable, Unsupported)
-from .store import Store
+from .options import PutOptions
+from .queue import Flight, Queue
+from .store import Health, Listed, Offered, Place, Store, features
 
 __version__: str = _lib.mc_version().decode()
 
 __all__ = [
-    'Batch', 'Busy', 'Code', 'Corrupt', 'Denied', 'Engine', 'Exists', 'Internal', 'Invalid',
-    'McError', 'Memory', 'NoSpace', 'NotFound', 'Peer', 'Priority', 'Put', 'Result', 'Slice',
-    'Stale', 'State', 'Status', 'Store', 'Timeout', 'Unavailable', 'Unsupported', '__version__',
+    'Batch', 'Busy', 'Code', 'Corrupt', 'Denied', 'Engine', 'Exists', 'Flight', 'Health',
+    'Internal', 'Invalid', 'KvLayout', 'Listed', 'McError', 'Memory', 'NoSpace', 'NotFound',
+    'Notice', 'Offered', 'Peer', 'Piece', 'Place', 'Priority', 'Put', 'PutOptions', 'Queue',
+    'Region', 'Result', 'Results', 'Slice', 'Stale', 'State', 'Status', 'Store', 'Timeout',
+    'Unavailable', 'Unsupported', '__version__', 'features',
 ]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from ctypes import (POINTER, Structure, c_char_p, c_int, c_size_t, c_uint,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_size_t, c_uint,
                     c_uint32, c_uint64, c_void_p)
-from typing import Any, Optional
+from typing import Any
 
 from .errors import error
 
@@ -42,10 +42,73 @@ class mc_buffer(Structure):
 
 class mc_item(Structure):
     _fields_ = [('key', mc_key), ('buffers', c_void_p), ('buffer_count', c_size_t),
-                ('reserved', c_uint64 * 2)]
+                ('options', c_void_p), ('reserved', c_uint64)]
 
 
-STRUCTURES = (mc_request, mc_status, mc_key, mc_buffer, mc_item)
+class mc_done(Structure):
+    _fields_ = [('tag', c_uint64), ('code', c_uint32), ('failed', c_uint32), ('bytes', c_uint64)]
+
+
+class mc_put_options(Structure):
+    _fields_ = [('size', c_uint32), ('replicas', c_uint32), ('cls', c_uint32), ('pin', c_uint32),
+                ('ttl_ms', c_uint64), ('prefer', c_char_p), ('group', c_char_p),
+                ('tenant', c_char_p), ('flags', c_uint32)]
+
+
+class mc_put_result(Structure):
+    _fields_ = [('code', c_uint32), ('outcome', c_uint32), ('bytes', c_uint64)]
+
+
+class mc_get_result(Structure):
+    _fields_ = [('code', c_uint32), ('flags', c_uint32), ('bytes', c_uint64)]
+
+
+class mc_keys(Structure):
+    _fields_ = [('bytes', c_char_p), ('ends', c_void_p), ('count', c_size_t)]
+
+
+class mc_place(Structure):
+    _fields_ = [('size', c_uint32), ('tier', c_uint32), ('node', c_char * 64), ('bytes', c_uint64)]
+
+
+class mc_lend_options(Structure):
+    _fields_ = [('size', c_uint32), ('numa', c_uint32), ('bytes', c_uint64), ('memory', c_void_p),
+                ('host', c_char_p), ('domain', c_char_p), ('drain_ms', c_uint32)]
+
+
+class mc_notice(Structure):
+    _fields_ = [('size', c_uint32), ('from', c_char_p), ('name', c_char_p), ('data', c_void_p),
+                ('bytes', c_size_t)]
+
+
+class mc_piece(Structure):
+    _fields_ = [('data', c_void_p), ('offset', c_uint64), ('bytes', c_uint64), ('rows', c_uint64),
+                ('local_stride', c_uint64), ('value_stride', c_uint64)]
+
+
+class mc_range_item(Structure):
+    _fields_ = [('key', mc_key), ('pieces', c_void_p), ('piece_count', c_size_t)]
+
+
+class mc_kv_region(Structure):
+    _fields_ = [('size', c_uint32), ('rows', c_uint32), ('base', c_void_p),
+                ('block_stride', c_uint64), ('bytes', c_uint64), ('row_stride', c_uint64)]
+
+
+class mc_kv_blocks(Structure):
+    _fields_ = [('size', c_uint32), ('hash_bytes', c_uint32), ('prefix', c_char_p),
+                ('prefix_bytes', c_size_t), ('hashes', c_void_p), ('blocks', c_void_p),
+                ('parents', c_void_p), ('count', c_size_t), ('first_region', c_uint32),
+                ('region_count', c_uint32)]
+
+
+STRUCTURES = (mc_request, mc_status, mc_key, mc_buffer, mc_item, mc_done, mc_put_options,
+              mc_put_result, mc_get_result, mc_keys, mc_place, mc_lend_options, mc_kv_region,
+              mc_kv_blocks, mc_notice, mc_piece, mc_range_item)
+
+mc_each = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_uint64)
+mc_each_done = CFUNCTYPE(None, c_void_p, POINTER(mc_done))
+mc_each_notice = CFUNCTYPE(c_int, c_void_p, POINTER(mc_notice))
 
 CONSTANTS = {
     'MC_OK': 0, 'MC_INVALID': 1, 'MC_NOT_FOUND': 2, 'MC_EXISTS': 3, 'MC_NO_SPACE': 4, 'MC_BUSY': 5,
@@ -55,6 +118,14 @@ CONSTANTS = {
     'MC_PRIORITY_MEDIUM': 0, 'MC_PRIORITY_HIGH': 1, 'MC_PRIORITY_LOW': 2,
     'MC_STATE_WAITING': 0, 'MC_STATE_PENDING': 1, 'MC_STATE_COMPLETED': 2, 'MC_STATE_FAILED': 3,
     'MC_STATE_TIMED_OUT': 4, 'MC_STATE_CANCELLED': 5,
+    'MC_FEATURE_ADDRESSES': 1, 'MC_FEATURE_LEND': 2, 'MC_FEATURE_RANGES': 4, 'MC_FEATURE_QUEUE': 8,
+    'MC_FEATURE_NOTICES': 16, 'MC_FEATURE_BLOCKS': 32, 'MC_FEATURE_CUDA': 64,
+    'MC_FEATURE_RDMA': 128, 'MC_FEATURE_PARTS': 256,
+    'MC_CLASS_NORMAL': 1, 'MC_CLASS_EPHEMERAL': 2, 'MC_CLASS_CONTEXT': 3,
+    'MC_PIN_NONE': 1, 'MC_PIN_SOFT': 2, 'MC_PIN_HARD': 3,
+    'MC_PUT_PREFER_LOCAL': 1, 'MC_PUT_REPLACE': 2,
+    'MC_PUT_STORED': 0, 'MC_PUT_EXISTED': 1, 'MC_PUT_NOT_ADMITTED': 2, 'MC_GET_VERIFIED': 1,
+    'MC_TIER_MEMORY': 0, 'MC_TIER_DISK': 1,
 }
 
 # name: (result, parameters). What returns CODE raises when that is not MC_OK.
@@ -98,6 +169,52 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     'mc_store_exists_batch': (CODE, (HANDLE, c_void_p, c_size_t, c_void_p)),
     'mc_store_match_prefix': (CODE, (HANDLE, c_void_p, c_size_t, POINTER(c_size_t))),
     'mc_store_remove_batch': (CODE, (HANDLE, c_void_p, c_size_t, c_int, c_void_p)),
+    'mc_abi_version': (c_uint32, ()),
+    'mc_features': (c_uint64, ()),
+    'mc_queue_open': (CODE, (HANDLE, c_uint32, c_uint32, OUT)),
+    'mc_queue_fd': (c_int, (HANDLE,)),
+    'mc_queue_take': (c_size_t, (HANDLE, POINTER(mc_done), c_size_t)),
+    'mc_queue_wait': (CODE, (HANDLE, c_uint)),
+    'mc_queue_cancel': (CODE, (HANDLE, c_uint64)),
+    'mc_queue_drive': (c_size_t, (HANDLE, c_uint, mc_each_done, c_void_p)),
+    'mc_queue_close': (None, (HANDLE,)),
+    'mc_batch_submit_queue': (CODE, (HANDLE, c_uint64, POINTER(mc_request), c_size_t, HANDLE,
+                                     c_uint64)),
+    'mc_segment_offset': (CODE, (HANDLE, c_uint32, c_uint64, c_uint64, POINTER(c_uint64))),
+    'mc_notify': (CODE, (HANDLE, c_uint32, TEXT, BYTES, c_size_t, c_uint)),
+    'mc_batch_submit_notify': (CODE, (HANDLE, c_uint64, POINTER(mc_request), c_size_t, TEXT, BYTES,
+                                      c_size_t)),
+    'mc_notices_take': (c_size_t, (HANDLE, c_size_t, mc_each_notice, c_void_p)),
+    'mc_notices_fd': (c_int, (HANDLE,)),
+    'mc_store_put_items': (CODE, (HANDLE, c_void_p, c_size_t, POINTER(mc_put_options), c_void_p)),
+    'mc_store_put_async': (CODE, (HANDLE, HANDLE, c_uint64, c_void_p, c_size_t,
+                                  POINTER(mc_put_options), c_void_p)),
+    'mc_store_get_async': (CODE, (HANDLE, HANDLE, c_uint64, c_void_p, c_size_t, c_uint, c_void_p)),
+    'mc_store_exists_async': (CODE, (HANDLE, HANDLE, c_uint64, c_void_p, c_size_t, c_void_p)),
+    'mc_store_put_keys': (CODE, (HANDLE, POINTER(mc_keys), c_void_p, c_void_p, HANDLE, c_uint64,
+                                 POINTER(mc_put_options), c_void_p)),
+    'mc_store_get_keys': (CODE, (HANDLE, POINTER(mc_keys), c_void_p, c_void_p, HANDLE, c_uint64,
+                                 c_uint, c_void_p)),
+    'mc_store_exists_keys': (CODE, (HANDLE, POINTER(mc_keys), HANDLE, c_uint64, c_void_p)),
+    'mc_store_match_keys': (CODE, (HANDLE, POINTER(mc_keys), POINTER(c_size_t))),
+    'mc_store_remove_keys': (CODE, (HANDLE, POINTER(mc_keys), c_int, c_void_p)),
+    'mc_store_prefetch_keys': (CODE, (HANDLE, POINTER(mc_keys), POINTER(c_uint64))),
+    'mc_store_list': (CODE, (HANDLE, BYTES, c_size_t, mc_each, c_void_p)),
+    'mc_store_remove_prefix': (CODE, (HANDLE, BYTES, c_size_t, c_int, POINTER(c_uint64))),
+    'mc_store_locate': (CODE, (HANDLE, mc_key, POINTER(mc_place), c_size_t, POINTER(c_size_t))),
+    'mc_store_health': (CODE, (HANDLE, c_uint, POINTER(c_uint32), POINTER(c_uint64))),
+    'mc_store_prefetch': (CODE, (HANDLE, c_void_p, c_size_t, POINTER(c_uint64))),
+    'mc_store_get_ranges': (CODE, (HANDLE, c_void_p, c_size_t, c_uint, c_void_p)),
+    'mc_store_lend': (CODE, (HANDLE, POINTER(mc_lend_options), OUT)),
+    'mc_lent_free': (None, (HANDLE,)),
+    'mc_kv_layout_new': (CODE, (HANDLE, POINTER(mc_kv_region), c_size_t, c_uint64, OUT)),
+    'mc_kv_layout_free': (None, (HANDLE,)),
+    'mc_store_match_blocks': (CODE, (HANDLE, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t,
+                                     POINTER(c_size_t))),
+    'mc_store_put_blocks': (CODE, (HANDLE, HANDLE, POINTER(mc_kv_blocks), HANDLE, c_uint64,
+                                   POINTER(mc_put_options), c_void_p)),
+    'mc_store_get_blocks': (CODE, (HANDLE, HANDLE, POINTER(mc_kv_blocks), HANDLE, c_uint64, c_uint,
+                                   c_void_p)),
 }
 
 

@@ -25,9 +25,10 @@ class Handle:
     """A pointer of the library. `with handle as pointer:` is a call on it."""
 
     def __init__(self, what: str, pointer: int, free: Callable[[int], None],
-                 parent: Optional['Handle'] = None, keep: Any = None) -> None:
+                 parent: Optional['Handle'] = None, keep: Any = None, first: bool = False) -> None:
         self.what = what
         self.keep = keep  # what the library uses until it is freed
+        self.first = first  # closed before the parent's other children: it uses them
         self.pointer = pointer
         self._free = free
         self._parent = parent
@@ -80,7 +81,7 @@ class Handle:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not self._idle.wait_for(lambda: not self._users, left):
                 return False
-            children = list(self._children)
+            children = sorted(self._children, key=lambda child: not child.first)
         for child in children:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not child.close(left):

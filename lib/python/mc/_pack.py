@@ -1,31 +1,28 @@
 """Keys, buffers and results as flat arrays: what the library takes, made without an object an item.
 
-The structures of the C interface are arrays of 64-bit words, so `array('Q')` holds them. A `Packed`
-keeps everything that its words point to.
+The structures of the C interface are arrays of words, so `array` holds them. Whatever keeps a
+packed thing keeps all that it points to.
 """
 from __future__ import annotations
 
 from array import array
 from itertools import accumulate
-from typing import Any, Iterable, NamedTuple, Sequence, Union
+from typing import Any, Optional, Sequence, Union
 
+from ._abi import mc_keys
 from .buffers import Span, span
 
 Key = Union[str, bytes]
-ITEM_WORDS = 6  # key, its length, buffers, their count, two reserved
-
-
-class Packed(NamedTuple):
-    """Structures in a row: where they begin, how many, and what they point to."""
-
-    address: int
-    count: int
-    keep: Any
 
 
 def encode(key: Key) -> bytes:
-    """A key as the store has it: text is UTF-8."""
-    return key.encode() if isinstance(key, str) else bytes(key)
+    """A key as the store has it: text is UTF-8, other bytes as `list` tells them."""
+    return key.encode('utf-8', 'surrogateescape') if isinstance(key, str) else bytes(key)
+
+
+def decode(key: bytes) -> str:
+    """A key as text, from which `encode` makes the same bytes."""
+    return key.decode('utf-8', 'surrogateescape')
 
 
 def flat(keys: Sequence[Key]) -> tuple[bytes, 'array[int]']:
@@ -40,6 +37,26 @@ def flat(keys: Sequence[Key]) -> tuple[bytes, 'array[int]']:
     return b''.join(coded), array('I', accumulate(map(len, coded)))
 
 
+class FlatKeys:
+    """An `mc_keys`."""
+
+    __slots__ = ('count', 'native', '_ends')
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        joined, self._ends = flat(keys)
+        self.count = len(self._ends)
+        self.native = mc_keys(joined, self._ends.buffer_info()[0], self.count)
+
+
+class Packed:
+    """Structures in a row: where they begin, how many, and what they point to."""
+
+    __slots__ = ('address', 'count', 'keep')
+
+    def __init__(self, address: int, count: int, keep: Any) -> None:
+        self.address, self.count, self.keep = address, count, keep
+
+
 def pack_keys(keys: Sequence[Key]) -> Packed:
     """`mc_key` for each."""
     joined, ends = flat(keys)
@@ -51,21 +68,58 @@ def pack_keys(keys: Sequence[Key]) -> Packed:
     return Packed(words.buffer_info()[0], len(ends), (words, joined))
 
 
-def pack_items(keys: Sequence[Key], values: Iterable[Sequence[Span]]) -> Packed:
-    """`mc_item` for each key and the memory of its value."""
-    named = pack_keys(keys)
-    parts = list(values)
-    buffers = array('Q')
-    for value in parts:
-        for part in value:
-            buffers.append(part.address)
-            buffers.append(part.bytes)
-    words = array('Q', bytes(8 * ITEM_WORDS * named.count))
-    place = buffers.buffer_info()[0]
-    ends = list(accumulate(map(len, parts)))
-    key_words = named.keep[0]
-    words[0::ITEM_WORDS] = key_words[0::2]
-    words[1::ITEM_WORDS] = key_words[1::2]
-    words[2::ITEM_WORDS] = array('Q', [place + 16 * (end - len(v)) for end, v in zip(ends, parts)])
-    words[3::ITEM_WORDS] = array('Q', map(len, parts))
-    return Packed(words.buffer_info()[0], named.count, (words, buffers, named, parts))
+class Buffers:
+    """`mc_buffer` for each piece of memory of each value, and where each value's end."""
+
+    __slots__ = ('buffers', 'ends', 'keep')
+
+    def __init__(self, values: Sequence[Sequence[Span]]) -> None:
+        self.keep = values
+        self.buffers = array('Q', [word for value in values for part in value
+                                   for word in (part.address, part.bytes)])
+        self.ends = array('I', accumulate(map(len, values)))
+
+
+class Results:
+    """`mc_put_result` or `mc_get_result` for each item: a code, a flag and bytes."""
+
+    __slots__ = ('words', 'count')
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.words = array('I', bytes(16 * count))
+
+    @property
+    def address(self) -> int:
+        """Where the library writes them."""
+        return self.words.buffer_info()[0]
+
+    @property
+    def codes(self) -> 'array[int]':
+        """A number of `Code` for each item."""
+        return self.words[0::4]
+
+    @property
+    def flags(self) -> 'array[int]':
+        """The outcome of each put, or the flags of each get."""
+        return self.words[1::4]
+
+    @property
+    def bytes(self) -> 'array[int]':
+        """Of each value."""
+        return array('Q', self.words.tobytes())[1::2]
+
+    def failed(self) -> list[int]:
+        """Which items did not succeed."""
+        codes = self.codes
+        if not any(codes):
+            return []
+        return [n for n, code in enumerate(codes) if code]
+
+    def __len__(self) -> int:
+        return self.count
+
+
+def address_of(words: Optional['array[int]']) -> Optional[int]:
+    """Of an array; None has none."""
+    return None if words is None else words.buffer_info()[0]

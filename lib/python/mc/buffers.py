@@ -62,8 +62,16 @@ def fresh_bytes(size: int) -> tuple[bytes, int]:
     return value, _api.PyBytes_AsString(value)
 
 
+def fresh_span(size: int) -> tuple[bytes, Span]:
+    """The same, as a span to be written to."""
+    value, address = fresh_bytes(size)
+    return value, Span(address, size, value)
+
+
 def span(thing: Any, writable: bool = False) -> Span:
     """The memory of `thing`; `writable` refuses what must not be written to."""
+    if type(thing) is Span:
+        return thing
     if type(thing) is bytes and not writable:  # the common put
         return Span(_api.PyBytes_AsString(thing), len(thing), thing)
     try:
@@ -79,7 +87,7 @@ def span(thing: Any, writable: bool = False) -> Span:
 
 def spans(value: Any, writable: bool = False) -> list[Span]:
     """The memory of a value: one object, or a list or tuple of them, one after another."""
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and type(value) is not Span:
         return [span(part, writable) for part in value]
     return [span(value, writable)]
 

@@ -5,6 +5,7 @@
         peer.read(m, offset=0)
         with e.batch() as b:
             b.write(m[:4096], peer, offset=0)
+            b.notify('done', b'request 7')           # for the peer's notices(), behind the bytes
             b.wait(timeout=1.0)
 
 Any object may be used from any thread. Offsets count from the first byte of the peer's segment.
@@ -13,10 +14,10 @@ from __future__ import annotations
 
 import enum
 import threading
-from ctypes import addressof, byref, c_char, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_char, c_uint32, c_uint64, c_void_p, string_at
 from typing import Any, NamedTuple, Optional, Union
 
-from ._abi import CONSTANTS, lib, mc_request, mc_status
+from ._abi import CONSTANTS, lib, mc_each_notice, mc_request, mc_status
 from ._handle import Handle, close_with
 from ._options import given, milliseconds
 from .buffers import Span, span
@@ -52,6 +53,14 @@ class Status(NamedTuple):
     state: State
     code: Code
     bytes: int
+
+
+class Notice(NamedTuple):
+    """A message of a peer: the name of its engine, and what it said."""
+
+    sender: str
+    name: str
+    data: bytes
 
 
 class Slice:
@@ -153,6 +162,20 @@ class Peer:
         with self.engine._handle as engine:
             lib.mc_transfer(engine, request, milliseconds(SECONDS if timeout is None else timeout))
 
+    def offset_of(self, address: int, size: int) -> int:
+        """Where a range lies in the segment that the peer has at this address. `Unsupported` when
+        the peer's option `addresses` is off."""
+        out = c_uint64()
+        with self.engine._handle as engine:
+            lib.mc_segment_offset(engine, self.segment, address, size, byref(out))
+        return out.value
+
+    def notify(self, name: str, data: bytes = b'', timeout: float = 3.0) -> None:
+        """Sends a notice, which the peer's `notices` tells."""
+        with self.engine._handle as engine:
+            lib.mc_notify(engine, self.segment, name.encode(), data, len(data),
+                          milliseconds(timeout))
+
     def close(self) -> None:
         """Requests in flight fail as `Unavailable`."""
         if not self.engine._handle.closed:
@@ -169,7 +192,8 @@ def _request(op: int, local: Span, segment: int, offset: int, priority: int = 0,
 
 
 class Batch:
-    """Requests that fly together. What they touch is referenced until the batch is closed."""
+    """Requests that fly together, from the next `submit`, `notify` or `wait` on. What they touch is
+    referenced until the batch is closed."""
 
     def __init__(self, engine: 'Engine') -> None:
         self.engine = engine
@@ -177,8 +201,10 @@ class Batch:
             batch = lib.mc_batch_allocate(pointer)
         self._lock = threading.Lock()
         self._count = 0
+        self._ready: list[mc_request] = []  # not submitted yet
         free = self._free_of(engine._handle)
-        self._handle = Handle('this batch', batch, free, engine._handle, keep=[])
+        self._handle = Handle('this batch', batch, free, engine._handle, keep=[],
+                              first=True)
         close_with(self, self._handle)
 
     @staticmethod
@@ -187,26 +213,46 @@ class Batch:
 
     def read(self, local: Any, peer: Peer, offset: int = 0, *, timeout: Optional[float] = None,
              priority: Priority = Priority.MEDIUM) -> int:
-        """Begins to fill `local` from the peer's bytes at `offset`. Returns its index."""
-        return self._submit(_request(_READ, self._held(local, True), peer.segment, offset, priority,
+        """Fills `local` from the peer's bytes at `offset`. Returns the request's index."""
+        return self._add(_request(_READ, self._held(local, True), peer.segment, offset, priority,
                                      timeout))
 
     def write(self, local: Any, peer: Peer, offset: int = 0, *, timeout: Optional[float] = None,
               priority: Priority = Priority.MEDIUM) -> int:
-        """Begins to write `local` to the peer at `offset`. Returns its index."""
-        return self._submit(_request(_WRITE, self._held(local, False), peer.segment, offset,
-                                     priority, timeout))
+        """Writes `local` to the peer at `offset`. Returns the request's index."""
+        return self._add(_request(_WRITE, self._held(local, False), peer.segment, offset, priority,
+                                  timeout))
 
     def _held(self, local: Any, writable: bool) -> Span:
         found = span(local, writable)
         self._handle.keep.append(found)
         return found
 
-    def _submit(self, request: mc_request) -> int:
-        with self._handle as batch, self.engine._handle as engine, self._lock:
-            lib.mc_batch_submit(engine, batch, request, 1)
+    def _add(self, request: mc_request) -> int:
+        with self._handle, self._lock:
+            self._ready.append(request)
             self._count += 1
             return self._count - 1
+
+    def submit(self) -> None:
+        """Begins the requests that have not begun: all of them, or none."""
+        with self._handle as batch, self.engine._handle as engine, self._lock:
+            if self._ready:
+                requests = (mc_request * len(self._ready))(*self._ready)
+                lib.mc_batch_submit(engine, batch, requests, len(requests))
+                self._ready.clear()
+
+    def notify(self, name: str, data: bytes = b'') -> None:
+        """Begins the requests that have not begun. Their peers get a notice when all bytes are
+        there; each delivery is one more request of the batch."""
+        with self._handle as batch, self.engine._handle as engine, self._lock:
+            if not self._ready:
+                raise ValueError('no requests that this notice would come behind')
+            requests = (mc_request * len(self._ready))(*self._ready)
+            lib.mc_batch_submit_notify(engine, batch, requests, len(requests), name.encode(), data,
+                                       len(data))
+            self._count += len({request.segment for request in self._ready})
+            self._ready.clear()
 
     def __len__(self) -> int:
         return self._count
@@ -214,12 +260,14 @@ class Batch:
     def status(self, index: int) -> Status:
         """Of the request with this index."""
         out = mc_status()
+        self.submit()
         with self._handle as batch, self.engine._handle as engine:
             lib.mc_batch_status(engine, batch, index, byref(out))
         return Status(State(out.state), CODES[out.code], out.bytes_done)
 
     def wait(self, timeout: float = SECONDS) -> None:
         """Until all are done. Raises the first failure, or `Timeout` while some still move."""
+        self.submit()
         with self._handle as batch, self.engine._handle as engine:
             lib.mc_batch_wait(engine, batch, milliseconds(timeout))
 
@@ -237,6 +285,10 @@ class Batch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _text(value: bytes) -> str:
+    return value.decode(errors='replace')
 
 
 class Engine:
@@ -284,6 +336,26 @@ class Engine:
         with self._handle as engine:
             lib.mc_segment_open(engine, address.encode(), milliseconds(timeout), byref(out))
         return Peer(self, address, out.value)
+
+    def notices(self, most: int = 1024) -> list[Notice]:
+        """Takes what peers have sent. Never waits; `notices_fileno` is readable while some wait."""
+        found: list[Notice] = []
+
+        def each(_: Any, notice: Any) -> int:
+            n = notice.contents
+            found.append(Notice(_text(getattr(n, 'from')), _text(n.name),
+                                string_at(n.data, n.bytes)))
+            return 0
+
+        with self._handle as engine:
+            lib.mc_notices_take(engine, most, mc_each_notice(each), None)
+        return found
+
+    def notices_fileno(self) -> int:
+        """A descriptor that is readable while notices wait. Only poll it."""
+        with self._handle as engine:
+            fd: int = lib.mc_notices_fd(engine)
+        return fd
 
     def batch(self) -> Batch:
         """Requests that are begun now and waited for later."""

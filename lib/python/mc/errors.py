@@ -123,13 +123,14 @@ class Internal(McError):
     code = Code.INTERNAL
 
 
-_CLASSES = {c.code: c for c in (Invalid, NotFound, Exists, NoSpace, Busy, Timeout, Unavailable,
-                                Stale, Corrupt, Denied, Unsupported, Internal)}
+_CLASSES: dict[int, type[McError]] = {c.code: c for c in (
+    Invalid, NotFound, Exists, NoSpace, Busy, Timeout, Unavailable, Stale, Corrupt, Denied,
+    Unsupported, Internal)}
 
 
 def error(code: int, text: str) -> McError:
     """The exception of a code."""
-    return _CLASSES.get(code, Internal)(text)  # type: ignore[call-overload]
+    return _CLASSES.get(code, Internal)(text)
 
 
 CODES = tuple(Code)  # by number, faster than Code(number)

@@ -1,7 +1,7 @@
 """A client of the distributed store of KV caches.
 
     with mc.Store('127.0.0.1:5550') as s:
-        s.put('a', b'bytes')
+        s.put('a', b'bytes')                     # Put.STORED, EXISTED or NOT_ADMITTED
         s.get('a')                               # b'bytes'; KeyError when there is none
         s.put_many({'k1': x, 'k2': [k, v]})      # a result for each; a list is one value in parts
 
@@ -12,22 +12,68 @@ the option `timeout`.
 """
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import threading
 from array import array
-from ctypes import byref, c_int, c_size_t, c_void_p
-from typing import Any, Iterable, Mapping, Optional, Sequence
+from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from ._abi import lib
+from ._abi import CONSTANTS, lib, mc_each, mc_key, mc_lend_options, mc_place
+from ._calls import Call, ExistsKeys, GetKeys, GetRanges, Piece, PutKeys
 from ._handle import Handle, close_with
 from ._options import given, milliseconds
-from ._pack import Key, Packed, encode, pack_items, pack_keys
-from .buffers import fresh_bytes, span, spans
+from ._pack import FlatKeys, Key, Results, decode, encode, pack_keys
+from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
+from .buffers import fresh_bytes, span
 from .engine import Engine, Memory, allocate
-from .errors import CODES, NoSpace, NotFound, Result
+from .errors import CODES, Busy, NoSpace, NotFound, Put, Result, error
+from .options import PutOptions
+from .queue import Queue
 
 _numbers = itertools.count()
+_PLACES = 16  # more replicas of one value are not told
+
+
+class Listed(NamedTuple):
+    """A key that `Store.list` found, and how large its value is."""
+
+    key: str
+    bytes: int
+
+
+class Place(NamedTuple):
+    """Where a copy of a value lies. `tier` is 'memory' or 'disk'."""
+
+    node: str
+    tier: str
+    bytes: int
+
+
+class Health(NamedTuple):
+    """Of the pool: nodes that are ready, and what they have free."""
+
+    nodes: int
+    free_bytes: int
+
+
+class Offered:
+    """Memory of this process in the pool. `close` takes it out again."""
+
+    def __init__(self, store: Handle, pointer: int) -> None:
+        self._handle = Handle('memory in the pool', pointer, lib.mc_lent_free, store)
+        close_with(self, self._handle)
+
+    def close(self) -> None:
+        """Leaves the pool, after values were moved away for as long as `drain` said."""
+        self._handle.close()
+
+    def __enter__(self) -> 'Offered':
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def own_name() -> str:
@@ -56,16 +102,33 @@ class Store:
         self._lock = threading.Lock()
         close_with(self, self._handle)
 
+    def _run(self, call: Call) -> Any:
+        with self._handle as store:
+            if call.uses is None:
+                call.begin(store, None, 0)
+            else:
+                with call.uses:
+                    call.begin(store, None, 0)
+        call.end()
+        return call.result()
+
+    def _one(self, call: Union[PutKeys, GetKeys]) -> Result:
+        """Of a call with one item; raises what failed, with its text."""
+        with self._handle as store:
+            call.begin(store, None, 0)
+            call.end()
+            code = call.results.words[0]
+            if code:
+                raise error(code, lib.mc_last_error().decode(errors='replace'))
+        return call.result()[call.keys[0]]
+
     # ---- one value
 
-    def put(self, key: Key, value: Any) -> None:
+    def put(self, key: Key, value: Any, options: Optional[PutOptions] = None) -> Put:
         """Stores the bytes of a buffer, or of a list of them. A key that is there is kept."""
-        if isinstance(value, (list, tuple)):
-            self.put_many({key: value})[key].check()
-            return
-        name, data = encode(key), span(value)
-        with self._handle as store:
-            lib.mc_store_put(store, name, len(name), data.address, data.bytes)
+        done = self._one(PutKeys([key], [value], options)).outcome
+        assert done is not None
+        return done
 
     def get(self, key: Key) -> bytes:
         """The value. Raises `NotFound`, which is a `KeyError`, when there is none."""
@@ -84,7 +147,7 @@ class Store:
     def get_into(self, key: Key, into: Any) -> int:
         """Fills a writable buffer, or a list of them, from the front. Returns the value's bytes."""
         if isinstance(into, (list, tuple)):
-            return self.get_many_into({key: into})[key].check().bytes
+            return self._one(GetKeys([key], [into])).bytes
         found = span(into, writable=True)
         return self._get(encode(key), found.address, found.bytes)
 
@@ -116,18 +179,24 @@ class Store:
         with self._handle as store:
             lib.mc_store_remove(store, name, len(name), force)
 
+    def locate(self, key: Key) -> List[Place]:
+        """Where its copies lie. It is leased."""
+        name, count = encode(key), c_size_t()
+        places = (mc_place * _PLACES)()
+        places[0].size = ctypes.sizeof(mc_place)
+        with self._handle as store:
+            lib.mc_store_locate(store, mc_key(span(name).address, len(name)), places, _PLACES,
+                                byref(count))
+        return [Place(p.node.decode(), 'disk' if p.tier else 'memory', p.bytes)
+                for p in places[:min(count.value, _PLACES)]]
+
     # ---- many values, in one round trip; items fail by themselves
 
-    def put_many(self, items: Mapping[Key, Any]) -> dict[Key, Result]:
+    def put_many(self, items: Mapping[Key, Any],
+                 options: Optional[PutOptions] = None) -> dict[Key, Result]:
         """Stores each value, which is a buffer or a list of them. A result for each key."""
-        keys = list(items)
-        memory = [spans(value) for value in items.values()]
-        packed = pack_items(keys, memory)
-        codes = array('I', bytes(4 * packed.count))
-        with self._handle as store:
-            lib.mc_store_put_batch(store, packed.address, packed.count, codes.buffer_info()[0])
-        sizes = (sum(part.bytes for part in value) for value in memory)
-        return {key: Result(CODES[code], size) for key, code, size in zip(keys, codes, sizes)}
+        done: dict[Key, Result] = self._run(PutKeys(list(items), items.values(), options))
+        return done
 
     def get_many(self, keys: Iterable[Key]) -> dict[Key, bytes]:
         """The values that are there, by key."""
@@ -142,41 +211,121 @@ class Store:
     def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0) -> dict[Key, Result]:
         """Fills a buffer, or a list of them, with each value; waits up to `wait` seconds for values
         that are not stored yet. A result for each key, with its bytes."""
-        keys = list(items)
-        memory = [spans(value, writable=True) for value in items.values()]
-        packed = pack_items(keys, memory)
-        codes, moved = array('I', bytes(4 * packed.count)), array('Q', bytes(8 * packed.count))
-        with self._handle as store:
-            lib.mc_store_get_batch(store, packed.address, packed.count, milliseconds(wait),
-                                   moved.buffer_info()[0], codes.buffer_info()[0])
-        return {key: Result(CODES[code], size) for key, code, size in zip(keys, codes, moved)}
+        done: dict[Key, Result] = self._run(GetKeys(list(items), items.values(), wait))
+        return done
 
-    def exists_many(self, keys: Sequence[Key]) -> list[bool]:
+    def get_ranges(self, items: Mapping[Key, Sequence[Piece]],
+                   wait: float = 0.0) -> dict[Key, Result]:
+        """Parts of values, each to its place. A result for each key, with the bytes of its
+        pieces; `Code.INVALID` when one ends beyond the value."""
+        done: dict[Key, Result] = self._run(GetRanges(list(items), list(items.values()), wait))
+        return done
+
+    def exists_many(self, keys: Sequence[Key]) -> List[bool]:
         """For each key, whether it is stored."""
-        packed = pack_keys(keys)
-        found = bytearray(packed.count)
-        with self._handle as store:
-            lib.mc_store_exists_batch(store, packed.address, packed.count,
-                                      span(found, writable=True).address)
-        return list(map(bool, found))
+        found: List[bool] = self._run(ExistsKeys(keys))
+        return found
 
     def match_prefix(self, keys: Sequence[Key]) -> int:
         """How many of the keys, from the first, are stored without a gap. They are leased."""
-        packed, matched = pack_keys(keys), c_size_t()
+        packed, matched = FlatKeys(keys), c_size_t()
         with self._handle as store:
-            lib.mc_store_match_prefix(store, packed.address, packed.count, byref(matched))
+            lib.mc_store_match_keys(store, packed.native, byref(matched))
         return matched.value
 
     def remove_many(self, keys: Sequence[Key], force: bool = False) -> dict[Key, Result]:
         """Removes each; `Code.BUSY` for one that is leased to a reader, unless forced."""
-        packed: Packed = pack_keys(keys)
+        packed = FlatKeys(keys)
         codes = array('I', bytes(4 * packed.count))
         with self._handle as store:
-            lib.mc_store_remove_batch(store, packed.address, packed.count, force,
-                                      codes.buffer_info()[0])
+            lib.mc_store_remove_keys(store, packed.native, force, codes.buffer_info()[0])
         return {key: Result(CODES[code]) for key, code in zip(keys, codes)}
 
-    # ---- memory
+    def prefetch(self, keys: Sequence[Key]) -> int:
+        """A hint that the keys will be read soon. Returns how many were on a disk only."""
+        packed, requested = FlatKeys(keys), c_uint64()
+        with self._handle as store:
+            lib.mc_store_prefetch_keys(store, packed.native, byref(requested))
+        return requested.value
+
+    # ---- what is stored
+
+    def list(self, prefix: Key = '', limit: Optional[int] = None) -> List[Listed]:
+        """Keys that begin so, in order; at most `limit`. Each thousand is a round trip."""
+        found: List[Listed] = []
+        errors: List[BaseException] = []
+        name = encode(prefix)
+
+        def each(_: Any, key: int, key_bytes: int, size: int) -> int:
+            try:
+                found.append(Listed(decode(ctypes.string_at(key, key_bytes)), size))
+                return int(limit is not None and len(found) >= limit)
+            except BaseException as e:  # as the interrupt of a user
+                errors.append(e)
+                return 1
+
+        if limit != 0:
+            with self._handle as store:
+                lib.mc_store_list(store, name, len(name), mc_each(each), None)
+        if errors:
+            raise errors[0]
+        return found
+
+    def remove_prefix(self, prefix: Key, force: bool = False) -> int:
+        """Removes the keys that begin so, all of the tenant's with an empty one. Returns how many.
+        `Busy`, with `.removed`, when some are leased or pinned and stay; unless forced."""
+        name, removed = encode(prefix), c_uint64()
+        try:
+            with self._handle as store:
+                lib.mc_store_remove_prefix(store, name, len(name), force, byref(removed))
+        except Busy as e:
+            setattr(e, 'removed', removed.value)
+            raise
+        return removed.value
+
+    def health(self, timeout: float = 1.0) -> Health:
+        """Whether the master answers in time, and what the pool has."""
+        nodes, free = c_uint32(), c_uint64()
+        with self._handle as store:
+            lib.mc_store_health(store, milliseconds(timeout), byref(nodes), byref(free))
+        return Health(nodes.value, free.value)
+
+    # ---- blocks of a KV cache
+
+    def layout(self, regions: Sequence[Region], blocks: int) -> KvLayout:
+        """Where `blocks` blocks lie in memory, which is registered until the layout is closed."""
+        return KvLayout(self._handle, regions, blocks)
+
+    def match_blocks(self, prefixes: Sequence[Key], hashes: Hashes,
+                     hash_bytes: int = HASH_BYTES) -> int:
+        """How many blocks, from the first, are stored without a gap under each of the prefixes.
+        They are leased."""
+        packed, hashed, matched = pack_keys(prefixes), joined(hashes), c_size_t()
+        with self._handle as store:
+            lib.mc_store_match_blocks(store, packed.address, packed.count, hashed.address,
+                                      hash_bytes, hashed.bytes // hash_bytes, byref(matched))
+        return matched.value
+
+    def put_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
+                   regions: tuple[int, int] = (0, 0), options: Optional[PutOptions] = None,
+                   hash_bytes: int = HASH_BYTES) -> Results:
+        """Stores blocks by number, each under prefix and hash. `regions`: the first and how many,
+        when a value is not all of them."""
+        call = PutBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
+        call.options = options
+        done: Results = self._run(call)
+        return done
+
+    def get_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
+                   regions: tuple[int, int] = (0, 0), wait: float = 0.0,
+                   hash_bytes: int = HASH_BYTES) -> Results:
+        """Fills blocks by number. What a block holds whose code is not 0 means nothing."""
+        call = GetBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
+        call.wait = wait
+        done: Results = self._run(call)
+        return done
+
+    # ---- memory, and calls that return at once
 
     def register(self, thing: Any) -> Memory:
         """Makes puts from this memory and gets into it faster: it is pinned once. The object is
@@ -190,6 +339,23 @@ class Store:
     def allocate(self, size: int) -> Memory:
         """Memory of the engine beneath, zeroed: what values are put from and got into fastest."""
         return allocate(self.engine._handle, size, False)
+
+    def offer(self, size: int, *, numa: Optional[int] = None, host: Optional[str] = None,
+             domain: Optional[str] = None, drain: float = 0.0) -> Offered:
+        """Adds memory of this process to the pool; what it holds is lost when the process ends.
+        `drain`: for how long closing moves values to other nodes."""
+        out = c_void_p()
+        wanted = mc_lend_options(ctypes.sizeof(mc_lend_options), 0 if numa is None else numa + 1,
+                                 size, None, host.encode() if host else None,
+                                 domain.encode() if domain else None, milliseconds(drain))
+        with self._handle as store:
+            lib.mc_store_lend(store, wanted, byref(out))
+        assert out.value is not None
+        return Offered(self._handle, out.value)
+
+    def queue(self, threads: int = 0, depth: int = 0) -> Queue:
+        """For calls that return at once. 0: 2 threads, 4,096 calls."""
+        return Queue(self, threads, depth)
 
     @property
     def engine(self) -> Engine:
@@ -211,3 +377,10 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def features() -> frozenset[str]:
+    """What the library has, and this machine can do now: 'queue', 'blocks', 'cuda', ..."""
+    has: int = lib.mc_features()
+    return frozenset(name.removeprefix('MC_FEATURE_').lower() for name, bit in CONSTANTS.items()
+                     if name.startswith('MC_FEATURE_') and has & bit)

@@ -1,0 +1,154 @@
+"""Calls on many values: the arrays of each, how it begins, and what became of it.
+
+A store carries one out at once; a queue begins it, and it ends later. Either way the call holds
+all memory that the library uses.
+"""
+from __future__ import annotations
+
+from ctypes import byref
+from array import array
+from typing import Any, Iterable, NamedTuple, Optional, Sequence
+
+from ._abi import lib
+from ._handle import Handle
+from ._options import milliseconds
+from ._pack import Buffers, FlatKeys, Key, Results, pack_keys
+from .buffers import Span, span, spans
+from .errors import CODES, PUTS, Result
+from .options import PutOptions, native
+
+
+class Call:
+    """One call. `begin` with a queue returns at once; without one it waits."""
+
+    uses: Optional[Handle] = None  # beside the store; it stays open until the call is done
+    memory: Any = None  # of the caller
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """The library uses nothing of it any more."""
+        self.memory = None
+
+    def result(self) -> Any:
+        """What became of it, once it is done."""
+        raise NotImplementedError
+
+
+class PutKeys(Call):
+    """Values by key."""
+
+    def __init__(self, keys: Sequence[Key], values: Iterable[Any],
+                 options: Optional[PutOptions] = None) -> None:
+        self.keys = keys
+        self._options = native(options)
+        self._flat = FlatKeys(keys)
+        self.memory = Buffers([spans(value) for value in values])
+        self.results = Results(self._flat.count)
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library."""
+        b = self.memory
+        lib.mc_store_put_keys(store, self._flat.native, b.buffers.buffer_info()[0],
+                              b.ends.buffer_info()[0], queue, tag, self._options,
+                              self.results.address)
+
+    def result(self) -> dict[Key, Result]:
+        """For each key."""
+        r = self.results
+        return {key: Result(CODES[code], size, None if code else PUTS[outcome])
+                for key, code, outcome, size in zip(self.keys, r.codes, r.flags, r.bytes)}
+
+
+class GetKeys(Call):
+    """Values into buffers, by key."""
+
+    def __init__(self, keys: Sequence[Key], values: Iterable[Any], wait: float = 0.0) -> None:
+        self.keys = keys
+        self._wait = milliseconds(wait)
+        self._flat = FlatKeys(keys)
+        self.memory = Buffers([spans(value, writable=True) for value in values])
+        self.results = Results(self._flat.count)
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library."""
+        b = self.memory
+        lib.mc_store_get_keys(store, self._flat.native, b.buffers.buffer_info()[0],
+                              b.ends.buffer_info()[0], queue, tag, self._wait,
+                              self.results.address)
+
+    def result(self) -> dict[Key, Result]:
+        """For each key."""
+        r = self.results
+        return {key: Result(CODES[code], size) for key, code, size in zip(self.keys, r.codes,
+                                                                          r.bytes)}
+
+
+class Piece(NamedTuple):
+    """A part of a value and where it goes: `rows` pieces of `bytes`, `value_stride` apart in the
+    value from `offset` on, `local_stride` apart in `into`."""
+
+    into: Any
+    offset: int = 0
+    bytes: int = 0  # 0: as many as `into` has
+    rows: int = 1
+    local_stride: int = 0
+    value_stride: int = 0
+
+
+class GetRanges(Call):
+    """Parts of values; a key may be there several times."""
+
+    def __init__(self, keys: Sequence[Key], pieces: Sequence[Sequence[Piece]],
+                 wait: float = 0.0) -> None:
+        self.keys = keys
+        self._wait = milliseconds(wait)
+        named = pack_keys(keys)
+        places = [[span(piece.into, writable=True) for piece in each] for each in pieces]
+        flat = array('Q', [word for each, found in zip(pieces, places)
+                           for piece, place in zip(each, found) for word in _words(piece, place)])
+        items = array('Q', bytes(32 * named.count))
+        items[0::4], items[1::4] = named.keep[0][0::2], named.keep[0][1::2]
+        at, begin = flat.buffer_info()[0], 0
+        for n, each in enumerate(pieces):
+            items[4 * n + 2], items[4 * n + 3] = at + 48 * begin, len(each)
+            begin += len(each)
+        self.memory = (named, places, flat, items)
+        self.results = Results(named.count)
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library, which knows no queue for it."""
+        lib.mc_store_get_ranges(store, self.memory[3].buffer_info()[0], self.results.count,
+                                self._wait, self.results.address)
+
+    def result(self) -> dict[Key, Result]:
+        """For each key."""
+        r = self.results
+        return {key: Result(CODES[code], size) for key, code, size in zip(self.keys, r.codes,
+                                                                          r.bytes)}
+
+
+def _words(piece: Piece, place: Span) -> tuple[int, ...]:
+    size = piece.bytes or place.bytes
+    if (piece.rows - 1) * piece.local_stride + size > place.bytes or piece.offset < 0:
+        raise ValueError(f'a piece of {piece.rows} times {size} bytes into {place.bytes}')
+    return (place.address, piece.offset, size, piece.rows, piece.local_stride, piece.value_stride)
+
+
+class ExistsKeys(Call):
+    """Which keys are stored."""
+
+    def __init__(self, keys: Sequence[Key]) -> None:
+        self._flat = FlatKeys(keys)
+        self._found = bytearray(self._flat.count)
+        self._place = span(self._found, writable=True)
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library."""
+        lib.mc_store_exists_keys(store, self._flat.native, queue, tag, self._place.address)
+
+    def result(self) -> list[bool]:
+        """For each key."""
+        return list(map(bool, self._found))

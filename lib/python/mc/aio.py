@@ -1,0 +1,233 @@
+"""The store for asyncio.
+
+    async with mc.aio.Store('127.0.0.1:5550') as s:
+        await s.put('a', array)
+        done, failed = await s.get_many_into(items, wait=0.5)      # items fail one by one
+
+Puts, gets and `exists` go through one queue, whose descriptor the loop watches: no threads of
+Python. A task that is cancelled cancels its call and waits until the call no longer touches memory.
+Other calls run on a thread of the loop's executor. Use a store on the loop that opened it.
+"""
+from __future__ import annotations
+
+import asyncio
+import functools
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, TypeVar
+
+from . import store as _sync
+from ._calls import Call, ExistsKeys, GetKeys, PutKeys
+from ._pack import Key, Results
+from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region
+from .buffers import fresh_span
+from .engine import Memory
+from .errors import Code, NotFound, Put, Result, Unavailable, error
+from .options import PutOptions
+from .queue import Flight
+
+T = TypeVar('T')
+Divided = tuple[dict[Key, int], dict[Key, Code]]
+_WHY = 'this item failed'
+
+
+class Store:
+    """As `mc.Store`, whose options it takes; `sync` is that store."""
+
+    def __init__(self, master: str = '127.0.0.1:5550', name: Optional[str] = None,
+                 **options: Any) -> None:
+        self.sync = _sync.Store(master, name, **options)
+        self._queue = self.sync.queue()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._closed = False
+
+    async def __aenter__(self) -> 'Store':
+        self._watch()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def _watch(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._queue.fileno(), self._take)
+
+    def _take(self) -> None:
+        for flight in self._queue.take():
+            if not flight.context.done():
+                flight.context.set_result(None)
+
+    async def _run(self, call: Call) -> Any:
+        """Begins the call and waits for it, also when the task is cancelled meanwhile."""
+        self._watch()
+        ended = asyncio.get_running_loop().create_future()
+        flight = self._queue.begin(call, ended)
+        try:
+            await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            self._queue.cancel(flight)
+            await _ended(ended)
+            raise
+        return flight.result()
+
+    async def _beside(self, call: Callable[..., T], *words: Any, **named: Any) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, functools.partial(call, *words, **named))
+
+    # ---- one value
+
+    async def put(self, key: Key, value: Any, options: Optional[PutOptions] = None) -> Put:
+        """As `mc.Store.put`."""
+        done: Result = (await self._run(PutKeys([key], [value], options)))[key]
+        _check(done, key)
+        assert done.outcome is not None
+        return done.outcome
+
+    async def get(self, key: Key) -> bytes:
+        """As `mc.Store.get`."""
+        size = await self.size(key)
+        value, place = fresh_span(size)
+        done: Result = (await self._run(GetKeys([key], [place])))[key]
+        _check(done, key)
+        return value if done.bytes == size else value[:done.bytes]
+
+    async def get_into(self, key: Key, into: Any, wait: float = 0.0) -> int:
+        """As `mc.Store.get_into`; waits up to `wait` seconds for a value that is not stored yet."""
+        done: Result = (await self._run(GetKeys([key], [into], wait)))[key]
+        _check(done, key)
+        return done.bytes
+
+    async def exists(self, key: Key) -> bool:
+        """As `mc.Store.exists`."""
+        return (await self.exists_many([key]))[0]
+
+    # ---- many values
+
+    async def put_many(self, items: Mapping[Key, Any],
+                       options: Optional[PutOptions] = None) -> Divided:
+        """Stores each value. Returns what is stored, with its bytes, and the code of each that
+        failed."""
+        return _divided(await self._run(PutKeys(list(items), items.values(), options)))
+
+    async def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0) -> Divided:
+        """Fills buffers. Returns what was got, with its bytes, and the code of each that failed."""
+        return _divided(await self._run(GetKeys(list(items), items.values(), wait)))
+
+    async def get_many(self, keys: Iterable[Key]) -> dict[Key, bytes]:
+        """The values that are there, by key, all at once."""
+        names = list(dict.fromkeys(keys))
+        values = await asyncio.gather(*(self._get_or_none(key) for key in names))
+        return {key: value for key, value in zip(names, values) if value is not None}
+
+    async def _get_or_none(self, key: Key) -> Optional[bytes]:
+        try:
+            return await self.get(key)
+        except NotFound:
+            return None
+
+    async def exists_many(self, keys: Sequence[Key]) -> List[bool]:
+        """As `mc.Store.exists_many`."""
+        found: List[bool] = await self._run(ExistsKeys(keys))
+        return found
+
+    # ---- blocks of a KV cache
+
+    async def put_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
+                         regions: tuple[int, int] = (0, 0), hash_bytes: int = HASH_BYTES,
+                         options: Optional[PutOptions] = None) -> Results:
+        """As `mc.Store.put_blocks`."""
+        call = PutBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
+        call.options = options
+        done: Results = await self._run(call)
+        return done
+
+    async def get_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
+                         regions: tuple[int, int] = (0, 0), wait: float = 0.0,
+                         hash_bytes: int = HASH_BYTES) -> Results:
+        """As `mc.Store.get_blocks`."""
+        call = GetBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
+        call.wait = wait
+        done: Results = await self._run(call)
+        return done
+
+    async def match_blocks(self, prefixes: Sequence[Key], hashes: Hashes,
+                           hash_bytes: int = HASH_BYTES) -> int:
+        """As `mc.Store.match_blocks`."""
+        return await self._beside(self.sync.match_blocks, prefixes, hashes, hash_bytes)
+
+    def layout(self, regions: Sequence[Region], blocks: int) -> KvLayout:
+        """As `mc.Store.layout`."""
+        return self.sync.layout(regions, blocks)
+
+    def register(self, thing: Any) -> Memory:
+        """As `mc.Store.register`."""
+        return self.sync.register(thing)
+
+    # ---- what is short, and waits for the master
+
+    async def size(self, key: Key) -> int:
+        """As `mc.Store.size`."""
+        return await self._beside(self.sync.size, key)
+
+    async def remove(self, key: Key, force: bool = False) -> None:
+        """As `mc.Store.remove`."""
+        await self._beside(self.sync.remove, key, force)
+
+    async def remove_many(self, keys: Sequence[Key], force: bool = False) -> dict[Key, Result]:
+        """As `mc.Store.remove_many`."""
+        return await self._beside(self.sync.remove_many, keys, force)
+
+    async def remove_prefix(self, prefix: Key, force: bool = False) -> int:
+        """As `mc.Store.remove_prefix`."""
+        return await self._beside(self.sync.remove_prefix, prefix, force)
+
+    async def match_prefix(self, keys: Sequence[Key]) -> int:
+        """As `mc.Store.match_prefix`."""
+        return await self._beside(self.sync.match_prefix, keys)
+
+    async def list(self, prefix: Key = '', limit: Optional[int] = None) -> List[_sync.Listed]:
+        """As `mc.Store.list`."""
+        return await self._beside(self.sync.list, prefix, limit)
+
+    async def health(self, timeout: float = 1.0) -> _sync.Health:
+        """As `mc.Store.health`."""
+        return await self._beside(self.sync.health, timeout)
+
+    async def close(self) -> None:
+        """Cancels calls that have not begun and waits for the rest; their tasks get
+        `Unavailable`."""
+        if self._closed:
+            return
+        self._closed = True
+        waiting = self._queue.flights()
+        if self._loop is not None:
+            self._loop.remove_reader(self._queue.fileno())
+        await self._beside(self._queue.close)
+        for flight in waiting:
+            _give_up(flight)
+        await self._beside(self.sync.close)
+
+
+async def _ended(future: 'asyncio.Future[None]') -> None:
+    """Until it is done, however often the task is cancelled."""
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            continue
+        except Unavailable:
+            return
+
+
+def _give_up(flight: Flight) -> None:
+    if not flight.context.done():
+        flight.context.set_exception(Unavailable('the store was closed'))
+
+
+def _check(done: Result, key: Key) -> None:
+    if done.code is not Code.OK:
+        raise error(done.code, f'{_WHY}: {key!r}')
+
+
+def _divided(results: Mapping[Key, Result]) -> Divided:
+    done = {key: r.bytes for key, r in results.items() if r.ok}
+    return done, {key: r.code for key, r in results.items() if not r.ok}

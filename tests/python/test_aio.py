@@ -1,0 +1,105 @@
+"""mc.aio: the store in a loop of asyncio."""
+import asyncio
+import threading
+
+import mc
+import mc.aio
+import pytest
+
+
+def run(cluster, work, **options):
+    async def main():
+        async with mc.aio.Store(cluster.master, **options) as s:
+            return await asyncio.wait_for(work(s), 120)
+    return asyncio.run(main())
+
+
+def test_one_value(cluster):
+    async def work(s):
+        assert await s.put('a', bytearray(b'bytes')) is mc.Put.STORED
+        assert await s.put('a', b'other') is mc.Put.EXISTED
+        assert await s.get('a') == b'bytes' and await s.size('a') == 5
+        assert await s.exists('a') and not await s.exists('b')
+        into = bytearray(8)
+        assert await s.get_into('a', into) == 5 and into == b'bytes\0\0\0'
+        for call in (s.get, s.size, s.remove):
+            with pytest.raises(mc.NotFound):
+                await call('b')
+        with pytest.raises(mc.NotFound, match="'b'"):
+            await s.get_into('b', into)
+        with pytest.raises(mc.NoSpace):
+            await s.get_into('a', bytearray(4))
+        await s.remove('a', force=True)
+        assert (await s.health(20)).nodes == 2
+    run(cluster, work)
+
+
+def test_many_values(cluster):
+    async def work(s):
+        done, failed = await s.put_many({'m1': b'1', 'm2': [b'2', b'2'], 'nul\0': b'x'})
+        assert done == {'m1': 1, 'm2': 2} and failed == {'nul\0': mc.Code.INVALID}
+        one, two = bytearray(1), bytearray(2)
+        done, failed = await s.get_many_into({'m1': one, 'm2': two, 'm3': bytearray(1)})
+        assert done == {'m1': 1, 'm2': 2} and failed == {'m3': mc.Code.NOT_FOUND}
+        assert (one, two) == (b'1', b'22')
+        assert await s.get_many(['m1', 'm3', 'm2']) == {'m1': b'1', 'm2': b'22'}
+        assert await s.exists_many(['m3', 'm2']) == [False, True]
+        assert await s.match_prefix(['m1', 'm3']) == 1
+        assert [key for key, _ in await s.list('m')] == ['m1', 'm2']
+        removed = await s.remove_many(['m1'], force=True)
+        assert removed['m1'].ok and await s.remove_prefix('m', force=True) == 1
+    run(cluster, work)
+
+
+def test_blocks(cluster):
+    async def work(s):
+        memory = bytearray(b'aaaabbbbcccc')
+        with s.layout([mc.Region(memory, 4)], 3) as layout:
+            hashes = [bytes([n]) * 32 for n in (1, 2)]
+            assert (await s.put_blocks(layout, 'aio@', hashes, [0, 1])).failed() == []
+            assert await s.match_blocks(['aio@'], hashes) == 2
+            assert (await s.get_blocks(layout, 'aio@', hashes[1:], [2])).failed() == []
+        assert memory == b'aaaabbbbbbbb'
+    run(cluster, work)
+
+
+def test_many_tasks_without_threads_of_python(cluster):
+    async def work(s):
+        before = threading.active_count()
+        values = {f't{n}': bytes([n]) * 1000 for n in range(100)}
+        await asyncio.gather(*(s.put(key, value) for key, value in values.items()))
+        into = {key: bytearray(1000) for key in values}
+        await asyncio.gather(*(s.get_into(key, buffer) for key, buffer in into.items()))
+        assert into == values and threading.active_count() == before
+    run(cluster, work)
+
+
+def test_a_get_that_waits_and_one_that_is_cancelled(cluster):
+    async def work(s):
+        into, cancelled = bytearray(4), bytearray(b'kept')
+        waits = asyncio.ensure_future(s.get_into('awaited', into, wait=60))
+        gone = asyncio.ensure_future(s.get_into('cancelled', cancelled, wait=1))
+        await asyncio.sleep(0)
+        gone.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gone
+        cancelled.append(0)  # nothing uses it any more
+        with mc.Store(cluster.master) as other:
+            other.put('awaited', b'here')
+            other.put('cancelled', b'late')
+        assert await waits == 4 and into == b'here' and cancelled == b'kept\0'
+    run(cluster, work)
+
+
+def test_closing_ends_what_waits(cluster):
+    async def main():
+        s = mc.aio.Store(cluster.master)
+        waits = [asyncio.ensure_future(s.get_into('never', bytearray(1), wait=1)) for _ in range(9)]
+        await asyncio.sleep(0)
+        await s.close()
+        await s.close()
+        done = await asyncio.gather(*waits, return_exceptions=True)
+        assert all(isinstance(e, mc.McError) for e in done), done
+        with pytest.raises(mc.Invalid):
+            await s.put('a', b'b')
+    asyncio.run(asyncio.wait_for(main(), 120))
