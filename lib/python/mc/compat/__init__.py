@@ -1,0 +1,1 @@
+"""Packages with the names of others, over mc."""
