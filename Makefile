@@ -18,6 +18,9 @@ tsan: tsan-build; scripts/test build/$@ -L threads
 test: release;   scripts/test build/release -L 'fast|net'
 soak: release;   scripts/test build/release -L soak
 demo: release;   scripts/demo
+python: release
+	@scripts/setup --python
+	scripts/wheel build/release
 bench: release;  cmake --build build/release --target benches && bench/run
 gpu-check: release; build/release/gpu-check
 lint:     setup; scripts/lint
@@ -27,4 +30,4 @@ fmt:;     clang-format -i $$(git ls-files '*.h' '*.cc' '*.cu')
 install: release; cmake --install build/release --prefix $(prefix)
 clean:;   rm -rf build
 comma := ,
-.PHONY: all setup release debug asan asan-build tsan tsan-build test soak demo bench gpu-check lint lint-all nightly fmt install clean
+.PHONY: all setup release debug asan asan-build tsan tsan-build test soak demo python bench gpu-check lint lint-all nightly fmt install clean
