@@ -54,7 +54,8 @@ def config(extra=None, **changes):
     out = types.SimpleNamespace(
         model_config=model,
         cache_config=types.SimpleNamespace(block_size=BLOCK, cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor'),
-        parallel_config=types.SimpleNamespace(rank=0, tensor_parallel_size=1, pipeline_parallel_size=1),
+        parallel_config=types.SimpleNamespace(rank=0, tensor_parallel_size=1, pipeline_parallel_size=1,
+                                              world_size=1),
         speculative_config=None,
         compilation_config=types.SimpleNamespace(static_forward_context={'l0': Layer()}),
         kv_transfer_config=types.SimpleNamespace(
@@ -398,6 +399,12 @@ def test_tensors_that_are_no_blocks_are_refused():
     assert len(layout.regions_of({'a': cpu, 'b': cpu}, 8)) == 1
     between = [Tensor((8, 8), (16, 1), address=1 << 20), Tensor((8, 8), (16, 1), address=(1 << 20) + 32)]
     assert len(layout.regions_of(dict(enumerate(between)), 8)) == 2
+
+
+def test_offered_memory_is_split_over_the_ranks(pool):
+    both = engine(of=config({'offer': '6GiB'}, parallel_config__tensor_parallel_size=2,
+                            parallel_config__world_size=2), ranks=2)
+    assert [worker._pool.offered for worker in both.workers] == [3 << 30] * 2
 
 
 def test_what_would_give_wrong_tokens_is_refused(pool):

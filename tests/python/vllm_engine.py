@@ -50,6 +50,9 @@ class FakePool:
     def register(self, regions, blocks):
         self.blocks = blocks
 
+    def offer(self, size):
+        self.offered = size
+
     def match(self, prefixes, hashes, count):
         self.shared.lookups += 1
         for at in range(count):

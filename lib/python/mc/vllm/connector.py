@@ -285,6 +285,8 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         regions = layout.regions_of(kv_caches, blocks)
         self._pool = self._open_pool(f'worker-{self._config.parallel_config.rank}')
         self._pool.register(regions, blocks)
+        if self._settings.offer:
+            self._pool.offer(self._settings.offer // self._config.parallel_config.world_size)
         label = _rank_label(self._config)
         size = layout.block_bytes(regions)
         self._worker = Worker(

@@ -1,184 +1,186 @@
 """The pool as the connector uses it: blocks of a registered KV cache, moved beside the engine.
 
-Each call is submitted with a tag, and take() tells what has ended. While the pool does not answer,
-calls that wait are ended at once: nobody waits for one timeout after another.
-Thread: submitting and taking by one thread; close() by any.
+A call is submitted with a tag, and take() tells what has ended. While the pool does not answer,
+calls that have not begun are ended at once: nobody waits for one timeout after another.
+Thread: submitting, taking and waiting by one thread; match() and close() by any.
 """
 from __future__ import annotations
 
-import struct
-import threading
+import contextlib
 import time
 from array import array
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from ctypes import addressof, byref, c_size_t, c_void_p, create_string_buffer
+from collections.abc import Mapping, Sequence
+from ctypes import byref, c_size_t, c_void_p, sizeof
+from typing import Any, NamedTuple
 
-from mc import Code, McError, Store
-from mc._abi import lib
+from mc import Code, Store
+from mc._abi import lib, mc_done, mc_kv_blocks, mc_kv_region
 from mc._handle import Handle
 from mc._pack import pack_keys
-from mc.errors import CODES
+from mc.buffers import span
+from mc.errors import CODES, Busy, NotFound, Put, Timeout
 from mc.vllm.layout import Region
 from mc.vllm.worker import Done
 
+NOT_ADMITTED = 100  # beside the library's codes: the pool keeps no objects of this class
+_THREADS = 4
 _BREAK_AFTER, _PAUSE = 2, 1.0  # calls that failed as a whole; seconds without calls then
-_ITEM = struct.Struct('=6Q')  # mc_item
+_AT_ONCE = 64  # ends that one look takes
+
+
+class _Call(NamedTuple):
+    count: int
+    begun: float
+    out: bool
+    results: array[int]  # mc_put_result or mc_get_result: code, outcome or flags, bytes in two
+    keep: Any
 
 
 class Pool:
     """A client of the store, and the memory that its blocks lie in."""
 
-    def __init__(self, name: str, master: str, options: Mapping[str, str], timeout: float,
-                 threads: int = 2) -> None:
+    def __init__(self, name: str, master: str, options: Mapping[str, str], timeout: float) -> None:
         self._store = Store(master, name, timeout=timeout, **options)
         self._timeout = timeout
-        self._memories: list[Handle] = []
-        self._regions: list[Region] = []
-        self._blocks = 0
-        self._some = threading.Condition()
-        self._jobs: deque[tuple[int, Callable[[], list[int]], int, float]] = deque()
-        self._done: deque[Done] = deque()
-        self._stop = False
+        self._layout: Handle | None = None
+        self._queue: Handle | None = None
+        self._offered: Any = None
+        self._calls: dict[int, _Call] = {}
+        self._refused: deque[Done] = deque()
+        self._ends = (mc_done * _AT_ONCE)()
         self._failures = 0
         self._not_before = 0.0
-        self._threads = [threading.Thread(target=self._run, name=f'mc-pool-{at}', daemon=True)
-                         for at in range(threads)]
-        for thread in self._threads:
-            thread.start()
 
     # ---- memory
 
     def register(self, regions: Sequence[Region], blocks: int) -> None:
-        """Each distinct piece of memory once. Undone by close()."""
-        self._regions, self._blocks = list(regions), blocks
-        spans: list[list[int]] = []
-        ends = [(r.base, r.base + (blocks - 1) * r.stride + r.bytes) for r in regions]
-        for begin, end in sorted(ends):
-            if spans and begin < spans[-1][1]:
-                spans[-1][1] = max(spans[-1][1], end)
-            else:
-                spans.append([begin, end])
-        for begin, end in spans:
-            out = c_void_p()
-            with self._store._handle as store:
-                lib.mc_store_register_buffer(store, begin, end - begin, byref(out))
-            assert out.value is not None
-            handle = Handle('a KV cache', out.value, lib.mc_memory_free, self._store._handle)
-            self._memories.append(handle)
+        """The blocks of put() and get(). Undone by close()."""
+        said = (mc_kv_region * len(regions))(*(
+            mc_kv_region(size=sizeof(mc_kv_region), base=r.base, block_stride=r.stride,
+                         bytes=r.bytes) for r in regions))
+        layout, queue = c_void_p(), c_void_p()
+        with self._store._handle as store:
+            lib.mc_kv_layout_new(store, said, len(regions), blocks, byref(layout))
+            assert layout.value is not None
+            # Each is closed before its parent.
+            self._layout = Handle('a KV cache', layout.value, lib.mc_kv_layout_free,
+                                  self._store._handle)
+            lib.mc_queue_open(lib.mc_store_engine(store), _THREADS, 0, byref(queue))
+        assert queue.value is not None
+        self._queue = Handle('a queue', queue.value, lib.mc_queue_close, self._layout)
+
+    def offer(self, size: int) -> None:
+        """Adds memory of this process to the pool, until close()."""
+        self._offered = self._store.offer(size)
 
     # ---- calls that wait
 
     def match(self, prefixes: Sequence[bytes], hashes: bytes, count: int) -> int:
         """Leading blocks that are there under every prefix; they are leased for reading."""
-        size = len(hashes) // count
-        for prefix in prefixes:
-            if not count:
-                break
-            packed, found = pack_keys(_names(prefix, hashes, size, count)), c_size_t()
-            with self._store._handle as store:
-                lib.mc_store_match_prefix(store, packed.address, packed.count, byref(found))
-            count = found.value
-        return count
+        packed, found = pack_keys(prefixes), c_size_t()
+        with self._store._handle as store:
+            lib.mc_store_match_blocks(store, packed.address, packed.count, hashes,
+                                      len(hashes) // count, count, byref(found))
+        return found.value
 
     def code_name(self, code: int) -> str:
         """As mc-store says it: 'no-space'."""
+        if code == NOT_ADMITTED:
+            return 'not-admitted'
         return CODES[code].name.lower().replace('_', '-')
 
     # ---- calls that do not
 
     def put(self, tag: int, prefix: bytes, hashes: bytes, blocks: list[int]) -> None:
         """Stores the blocks, each under prefix and hash."""
-        self._submit(tag, lambda: self._move(prefix, hashes, blocks, True), len(blocks))
+        self._submit(tag, prefix, hashes, blocks, True)
 
     def get(self, tag: int, prefix: bytes, hashes: bytes, blocks: list[int]) -> None:
         """Fills the blocks."""
-        self._submit(tag, lambda: self._move(prefix, hashes, blocks, False), len(blocks))
+        self._submit(tag, prefix, hashes, blocks, False)
 
     def take(self) -> list[Done]:
         """What has ended since the last look."""
-        with self._some:
-            out = list(self._done)
-            self._done.clear()
+        out = list(self._refused)
+        self._refused.clear()
+        if not self._calls:
             return out
+        assert self._queue is not None
+        with self._queue as queue:
+            while count := lib.mc_queue_take(queue, self._ends, _AT_ONCE):
+                out += [self._ended(self._ends[at]) for at in range(count)]
+            # Nothing that waited so long is begun.
+            old = time.monotonic() - self._timeout
+            if self._calls and next(iter(self._calls.values())).begun < old:
+                self._cancel(queue, [tag for tag, call in self._calls.items() if call.begun < old])
+        return out
 
     def wait(self) -> None:
         """Until something has ended; each call ends within the timeout."""
-        with self._some:
-            self._some.wait_for(lambda: bool(self._done), 2 * self._timeout)
+        if self._refused or not self._calls:
+            return
+        assert self._queue is not None
+        with self._queue as queue:
+            with contextlib.suppress(Timeout):
+                lib.mc_queue_wait(queue, max(1, int(self._timeout * 1000)))
 
     def close(self, wait: float = 2.0) -> None:
-        """Ends within `wait` seconds; a call that still runs then keeps what it uses."""
-        end = time.monotonic() + wait
-        with self._some:
-            self._stop = True
-            self._some.notify_all()
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        self._store._handle.close(max(0.0, end - time.monotonic()))
+        """Calls that have begun end within the timeout, which this waits for."""
+        self._store._handle.close(wait)
 
     # ---- beneath
 
-    def _submit(self, tag: int, call: Callable[[], list[int]], count: int) -> None:
-        with self._some:
-            self._jobs.append((tag, call, count, time.monotonic()))
-            self._some.notify()
+    def _submit(self, tag: int, prefix: bytes, hashes: bytes, blocks: list[int],
+                out: bool) -> None:
+        count, now = len(blocks), time.monotonic()
+        if now < self._not_before:
+            self._refused.append(Done(tag, [int(Code.UNAVAILABLE)] * count, 0.0))
+            return
+        numbers, names = array('I', blocks), span(hashes)
+        results = array('I', bytes(16 * count))
+        said = mc_kv_blocks(size=sizeof(mc_kv_blocks), hash_bytes=len(hashes) // count,
+                            prefix=prefix, prefix_bytes=len(prefix), hashes=names.address,
+                            blocks=numbers.buffer_info()[0], count=count)
+        assert self._queue is not None and self._layout is not None
+        address = results.buffer_info()[0]
+        with self._store._handle as store, self._layout as layout, self._queue as queue:
+            try:
+                if out:
+                    lib.mc_store_put_blocks(store, layout, byref(said), queue, tag, None, address)
+                else:
+                    lib.mc_store_get_blocks(store, layout, byref(said), queue, tag, 0, address)
+            except Busy:
+                self._refused.append(Done(tag, [int(Code.BUSY)] * count, 0.0))
+                return
+        self._calls[tag] = _Call(count, now, out, results, (said, numbers, names))
 
-    def _run(self) -> None:
-        while True:
-            with self._some:
-                self._some.wait_for(lambda: bool(self._jobs) or self._stop)
-                if self._stop:
-                    return
-                tag, call, count, begun = self._jobs.popleft()
-                now = time.monotonic()
-                broken = now < self._not_before or now - begun > self._timeout
-            # No call that waited too long already, or that would wait for nothing.
-            codes = [int(Code.UNAVAILABLE)] * count
-            if not broken:
-                try:
-                    codes = call()
-                except McError as failure:
-                    codes = [int(failure.code)] * count
-            with self._some:
-                if not broken:
-                    self._note(codes)
-                self._done.append(Done(tag, codes, time.monotonic() - begun))
-                self._some.notify_all()
+    def _ended(self, done: Any) -> Done:
+        call = self._calls.pop(done.tag)
+        codes = list(call.results[0::4]) if not done.code else [done.code] * call.count
+        existed = 0
+        if call.out and not done.code:
+            for at, outcome in enumerate(call.results[1::4]):
+                if codes[at]:
+                    continue
+                existed += outcome == Put.EXISTED
+                if outcome == Put.NOT_ADMITTED:
+                    codes[at] = NOT_ADMITTED
+        self._note(codes)
+        return Done(done.tag, codes, time.monotonic() - call.begun, existed)
 
     def _note(self, codes: list[int]) -> None:
-        if codes and all(code in (Code.TIMEOUT, Code.UNAVAILABLE) for code in codes):
-            self._failures += 1
-            if self._failures >= _BREAK_AFTER:
-                self._not_before = time.monotonic() + _PAUSE
-        else:
+        if not all(code in (Code.TIMEOUT, Code.UNAVAILABLE) for code in codes):
             self._failures = 0
+            return
+        self._failures += 1
+        if self._failures >= _BREAK_AFTER:
+            self._not_before = time.monotonic() + _PAUSE
+            if self._queue is not None:
+                with self._queue as queue:
+                    self._cancel(queue, list(self._calls))
 
-    def _move(self, prefix: bytes, hashes: bytes, blocks: list[int], out: bool) -> list[int]:
-        count, regions = len(blocks), self._regions
-        if max(blocks) >= self._blocks:
-            raise ValueError(f'block {max(blocks)} of {self._blocks}')
-        parts = array('Q', [word for block in blocks for r in regions
-                            for word in (r.base + block * r.stride, r.bytes)])
-        at, width = parts.buffer_info()[0], 16 * len(regions)
-        names = [create_string_buffer(name, len(name))
-                 for name in _names(prefix, hashes, len(hashes) // count, count)]
-        items = bytearray(_ITEM.size * count)
-        for n, name in enumerate(names):
-            _ITEM.pack_into(items, n * _ITEM.size, addressof(name), len(name), at + n * width,
-                            len(regions), 0, 0)
-        packed = (c_void_p * 0).from_buffer(items)
-        codes, moved = array('I', bytes(4 * count)), array('Q', bytes(8 * count))
-        with self._store._handle as store:
-            if out:
-                lib.mc_store_put_batch(store, addressof(packed), count, codes.buffer_info()[0])
-                return list(codes)
-            lib.mc_store_get_batch(store, addressof(packed), count, 0, moved.buffer_info()[0],
-                                   codes.buffer_info()[0])
-        want = sum(r.bytes for r in regions)
-        return [int(Code.CORRUPT) if not code and size != want else code  # not one of our values
-                for code, size in zip(codes, moved, strict=True)]
-
-
-def _names(prefix: bytes, hashes: bytes, size: int, count: int) -> list[bytes]:
-    return [prefix + hashes[at * size:(at + 1) * size].hex().encode() for at in range(count)]
+    def _cancel(self, queue: int, tags: list[int]) -> None:
+        for tag in tags:
+            with contextlib.suppress(NotFound):
+                lib.mc_queue_cancel(queue, tag)

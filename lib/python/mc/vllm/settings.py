@@ -51,6 +51,7 @@ class Settings:
     lookup_patience: float = 0.05
     wait: float = 0.0  # for blocks of a prompt that another engine computes
     save_queue: int = 256 << 20
+    offer: int = 0  # bytes of this server's memory for the pool, over all ranks
     trust_layout: bool = False
     options: dict[str, str] = field(default_factory=dict)  # of the store's client
 
@@ -77,6 +78,8 @@ def parse(extra: Mapping[str, Any]) -> Settings:
             out.wait = _number(name, value, _SECONDS)
         elif name == 'save-queue':
             out.save_queue = int(_number(name, value, _BYTES))
+        elif name == 'offer':
+            out.offer = int(_number(name, value, _BYTES))
         elif name == 'trust-layout':
             out.trust_layout = _bool(name, value)
         elif name in _PASSED:
@@ -90,6 +93,6 @@ def parse(extra: Mapping[str, Any]) -> Settings:
 
 def _near(name: str) -> str:
     known = ['master', 'name', 'load', 'save', 'save-decoded', 'timeout', 'lookup-patience',
-             'wait', 'save-queue', 'trust-layout', *_PASSED]
+             'wait', 'save-queue', 'offer', 'trust-layout', *_PASSED]
     near = difflib.get_close_matches(name, known, 1)
     return f'did you mean {near[0]!r}?' if near else f"it knows {', '.join(sorted(known))}"
