@@ -131,9 +131,10 @@ def test_fresh_bytes_are_filled_in_place():
 # ---- packed arrays
 
 KEYS = ['a', 'bcd', 'ü', b'\xff\xfe', 'e' * 1024]
+EVEN = [f'{n:05}' for n in range(300)]
 
 
-@pytest.mark.parametrize('keys', [[], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS])
+@pytest.mark.parametrize('keys', [[], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS, EVEN, ['', '']])
 def test_keys(keys):
     packed = _pack.pack_keys(keys)
     found = (abi.mc_key * packed.count).from_address(packed.address) if packed.count else []
@@ -147,7 +148,7 @@ def flat_keys(packed):
     return [joined[begin:end] for begin, end in zip([0, *ends], ends)]
 
 
-@pytest.mark.parametrize('keys', [[], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS])
+@pytest.mark.parametrize('keys', [[], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS, EVEN, ['', '']])
 def test_flat_keys(keys):
     packed = _pack.FlatKeys(keys)
     gc.collect()

@@ -142,13 +142,13 @@ class ExistsKeys(Call):
 
     def __init__(self, keys: Sequence[Key]) -> None:
         self._flat = FlatKeys(keys)
-        self._found = bytearray(self._flat.count)
-        self._place = span(self._found, writable=True)
+        self._found = array('B', bytes(self._flat.count))
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_exists_keys(store, self._flat.native, queue, tag, self._place.address)
+        lib.mc_store_exists_keys(store, self._flat.native, queue, tag,
+                                self._found.buffer_info()[0])
 
     def result(self) -> list[bool]:
         """For each key."""
-        return list(map(bool, self._found))
+        return memoryview(self._found).cast('?').tolist()

@@ -6,6 +6,7 @@ packed thing keeps all that it points to.
 from __future__ import annotations
 
 from array import array
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Optional, Sequence, Union
 
@@ -32,9 +33,18 @@ def flat(keys: Sequence[Key]) -> tuple[bytes, 'array[int]']:
     except TypeError:
         text = '\xff'
     if text.isascii():
-        return text.encode(), array('I', accumulate(map(len, keys)))
+        sizes = list(map(len, keys))
+        if sizes and sizes.count(sizes[0]) == len(sizes):  # as keys of blocks are
+            return text.encode(), _even_ends(sizes[0], len(sizes))
+        return text.encode(), array('I', accumulate(sizes))
     coded = [encode(key) for key in keys]
     return b''.join(coded), array('I', accumulate(map(len, coded)))
+
+
+@lru_cache(maxsize=64)
+def _even_ends(size: int, count: int) -> 'array[int]':
+    """Where keys of one size end. Nobody changes it."""
+    return array('I', range(size, size * count + 1, size) if size else [0] * count)
 
 
 class FlatKeys:
