@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), 'stand_in'))
 import vllm_record
 from vllm_engine import BLOCK, Engine, FakePool, Request, Shared, WrongToken
 
+from mc import doctor
 from mc.vllm import connector
 from mc.vllm.lookups import Lookups
 
@@ -399,6 +400,14 @@ def test_tensors_that_are_no_blocks_are_refused():
     assert len(layout.regions_of({'a': cpu, 'b': cpu}, 8)) == 1
     between = [Tensor((8, 8), (16, 1), address=1 << 20), Tensor((8, 8), (16, 1), address=(1 << 20) + 32)]
     assert len(layout.regions_of(dict(enumerate(between)), 8)) == 2
+
+
+def test_the_doctor_says_why_engines_do_not_share(pool):
+    for of in (config(), config(model_config__dtype='bfloat16')):
+        engine(of=of).scheduler._teller.join()
+    told = [json.loads(value) for value in pool.told.values()]
+    assert [row['model'] for row in told] == ['none/such'] * 2
+    assert doctor.differences(told) == ['dtype: "float32" / "bfloat16"']
 
 
 def test_offered_memory_is_split_over_the_ranks(pool):

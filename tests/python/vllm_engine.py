@@ -32,7 +32,7 @@ class Shared:
     """The values of a pool, and what goes wrong in it."""
 
     def __init__(self):
-        self.values = {}
+        self.values, self.told = {}, {}
         self.refuse_puts = False
         self.lose = lambda key: False  # between the lookup and the read
         self.lookups = self.puts = 0
@@ -49,6 +49,9 @@ class FakePool:
 
     def register(self, regions, blocks):
         self.blocks = blocks
+
+    def tell(self, key, value):
+        self.shared.told[key] = value
 
     def offer(self, size):
         self.offered = size

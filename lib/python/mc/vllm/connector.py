@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import socket
+import threading
 from typing import Any
 
 import vllm
@@ -212,6 +214,13 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         self._ranks = [metadata[rank].rank for rank in order]
         self._fingerprint = keys.fingerprint(rows)
         logger.info('mc: blocks are shared with engines of fingerprint %s', self._fingerprint)
+        # For mc.doctor; a master that is not there does not hold up the start.
+        told = {**metadata[order[0]].rows, 'hashes': rows['hashes'], 'ranks': self._ranks}
+        pool, key = self._pool, f'vllm-fingerprint:{self._fingerprint}'
+        assert pool is not None
+        self._teller = threading.Thread(target=pool.tell, args=(key, json.dumps(told).encode()),
+                                        name='mc-fingerprint', daemon=True)
+        self._teller.start()
 
     def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
         """Of the workers of one pipeline stage."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from ctypes import byref, c_size_t, c_void_p, sizeof
 from typing import Any, NamedTuple
 
-from mc import Code, Store
+from mc import Code, McError, Store
 from mc._abi import lib, mc_done, mc_kv_blocks, mc_kv_region
 from mc._handle import Handle
 from mc._pack import pack_keys
@@ -83,6 +83,11 @@ class Pool:
             lib.mc_store_match_blocks(store, packed.address, packed.count, hashes,
                                       len(hashes) // count, count, byref(found))
         return found.value
+
+    def tell(self, key: str, value: bytes) -> None:
+        """Puts a value for people, if the pool takes it."""
+        with contextlib.suppress(McError):
+            self._store.put(key, value)
 
     def code_name(self, code: int) -> str:
         """As mc-store says it: 'no-space'."""
