@@ -63,7 +63,7 @@ struct Queue::State {
   Mutex mutex;
   Condition to_do, done_or_not;
   std::deque<Call> waiting MC_GUARDED_BY(mutex);
-  std::vector<uint64_t> running MC_GUARDED_BY(mutex);  // tags
+  std::vector<const Call*> running MC_GUARDED_BY(mutex);
   std::vector<Flight> flying MC_GUARDED_BY(mutex);
   std::deque<mc_done> done MC_GUARDED_BY(mutex);
   size_t open MC_GUARDED_BY(mutex) = 0;  // calls that are not taken
@@ -92,6 +92,7 @@ Queue::~Queue() {
     state_->stopping = true;
     waiting.swap(state_->waiting);
     flying = state_->flying;
+    for (const Call* call : state_->running) call->stop();
   }
   state_->to_do.notify_all();
   for (const Call& call : waiting) (void)call.give_up(cancelled());
@@ -108,7 +109,7 @@ void Queue::work(State& state) {
       if (state.stopping) return;
       call = std::move(state.waiting.front());
       state.waiting.pop_front();
-      state.running.push_back(call.tag);
+      state.running.push_back(&call);
     }
     mc_done one{};
     const mc_code code = guarded([&]() -> Result<> {
@@ -119,7 +120,7 @@ void Queue::work(State& state) {
     one.tag = call.tag;
     {
       const Lock lock(state.mutex);
-      state.running.erase(std::find(state.running.begin(), state.running.end(), call.tag));
+      std::erase(state.running, &call);
     }
     call = {};  // before its caller may go on
     state.finish(one);
@@ -197,7 +198,11 @@ Result<> Queue::cancel(uint64_t tag) {
     }
     for (const State::Flight& f : s.flying)
       if (f.tag == tag) flying.push_back(f);
-    runs = std::find(s.running.begin(), s.running.end(), tag) != s.running.end();
+    for (const Call* call : s.running)
+      if (call->tag == tag) {
+        call->stop();
+        runs = true;
+      }
   }
   for (const Call& call : calls) {
     mc_done one = call.give_up(cancelled());

@@ -23,6 +23,7 @@ class Queue {
     uint64_t tag = 0;
     std::function<mc_done()> run;
     std::function<mc_done(const Error&)> give_up;  // instead of run
+    std::function<void()> stop;                    // while it runs, from another thread
   };
   // Errors: kInvalid.
   static Result<std::unique_ptr<Queue>> open(const Clock& clock, uint32_t threads, uint32_t depth);

@@ -31,7 +31,8 @@ Result<> queue_up(mc_queue* queue, uint64_t tag, std::shared_ptr<StoreCall> call
   MC_TRY_(in_its_process(queue->mark));
   StoreCall* const raw = call.get();
   return queue->calls->submit({tag, [call = std::move(call)] { return call->run(); },
-                               [raw](const Error& why) { return raw->give_up(why); }});
+                               [raw](const Error& why) { return raw->give_up(why); },
+                               [raw] { raw->stop(); }});
 }
 
 Result<> carry_out(mc_queue* queue, uint64_t tag, const std::shared_ptr<StoreCall>& call) {
@@ -195,6 +196,10 @@ void PutCall::run(Group& group, Time until) {
 
 // ---- gets
 
+namespace {
+constexpr Duration kWaitAtOnce = std::chrono::milliseconds(200);
+}
+
 GetCall::GetCall(mc_store& store, Duration wait, mc_get_result* results)
     : store_(store), wait_(wait), results_(results) {}
 
@@ -235,10 +240,27 @@ mc_done GetCall::run() {
     for (const size_t place : places_) set(place, fail(client.error()), false);
     return done_;
   }
-  std::vector<bool> verified;
-  const auto got = (*client)->get_batch(items_, wait_, &verified);
-  for (size_t i = 0; i < got.size(); ++i) set(places_[i], got[i], verified[i]);
-  return done_;
+  // It waits a little at a time for what is not stored yet, so that it can be stopped.
+  const Time until = store_.engine->clock.now() + wait_;
+  for (;;) {
+    const Duration left = std::max(until - store_.engine->clock.now(), Duration::zero());
+    std::vector<bool> verified;
+    const auto got = (*client)->get_batch(items_, std::min(left, kWaitAtOnce), &verified);
+    std::vector<store::GetItem> missing;
+    std::vector<size_t> places;
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (left <= kWaitAtOnce || got[i] || got[i].error().code != Code::kNotFound) {
+        set(places_[i], got[i], verified[i]);
+        continue;
+      }
+      missing.push_back(std::move(items_[i]));
+      places.push_back(places_[i]);
+    }
+    items_ = std::move(missing);
+    places_ = std::move(places);
+    if (items_.empty()) return done_;
+    if (stopped_) return give_up({Code::kUnavailable, "cancelled"});
+  }
 }
 
 // ---- others

@@ -3,6 +3,7 @@
 //
 // Thread: any; a call is of one thread at a time.
 #pragma once
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -52,6 +53,10 @@ class StoreCall {
   virtual ~StoreCall() = default;
   virtual mc_done run() = 0;
   virtual mc_done give_up(const Error& why) = 0;
+  void stop() { stopped_.store(true); }  // any thread: run() ends early where it can
+
+ protected:
+  std::atomic<bool> stopped_{false};
 };
 
 // Errors: kBusy; kInvalid: no queue.

@@ -216,16 +216,17 @@ MC_API int mc_queue_fd(const mc_queue* queue);
 MC_API size_t mc_queue_take(mc_queue* queue, mc_done* out, size_t capacity);
 /* Until something is done and not taken. MC_TIMEOUT when nothing was. */
 MC_API mc_code mc_queue_wait(mc_queue* queue, unsigned timeout_ms);
-/* Ends calls with this tag early: they are done with MC_UNAVAILABLE if they had not begun, and
- * transfers stop. A call of the store that has begun is carried out. In each case no byte is
- * touched any more once the tag is taken. MC_NOT_FOUND: no call with this tag waits or runs. */
+/* Ends calls with this tag early: they are done with MC_UNAVAILABLE if they had not begun or wait
+ * for values that are not stored, and transfers stop. Another call of the store that has begun is
+ * carried out. In each case no byte is touched any more once the tag is taken. MC_NOT_FOUND: no
+ * call with this tag waits or runs. */
 MC_API mc_code mc_queue_cancel(mc_queue* queue, uint64_t tag);
 typedef void (*mc_each_done)(void* user, const mc_done* done);
 /* Waits as mc_queue_wait, takes, and calls `each` on this thread for all that is done. Returns how
  * many; 0 when the time was over. */
 MC_API size_t mc_queue_drive(mc_queue* queue, unsigned timeout_ms, mc_each_done each, void* user);
-/* Cancels calls that have not begun and waits for the others, which end within their timeouts. What
- * is not taken is lost. NULL is allowed. */
+/* Cancels all calls, as mc_queue_cancel does, and waits for those that run, which end within their
+ * timeouts. What is not taken is lost. NULL is allowed. */
 MC_API void mc_queue_close(mc_queue* queue);
 /* As mc_batch_submit; the tag is done when all requests submitted to the batch so far have
  * finished, and tells of all of them. Its code is that of the first request that failed. */

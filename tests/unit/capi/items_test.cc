@@ -152,12 +152,11 @@ TEST_CASE("version and features") {
   CHECK((mc_features() & MC_FEATURE_BLOCKS) != 0);
 }
 
-// Until now a call waited for the round trips of the others: with a master that stands still the
-// last of eight threads took eight times the timeout.
+// Each call has a client of its own: the last of eight threads would take eight times the timeout.
 TEST_CASE(
     "every call ends within its timeout when master and node stand still, from eight threads") {
   Pool pool;
-  mc_store* const store = pool.open("400ms");
+  mc_store* const store = pool.open("1s");
   std::string value = "value";
   REQUIRE(mc_store_put(store, "k", 1, value.data(), value.size()) == MC_OK);
   pool.stop();
@@ -177,7 +176,7 @@ TEST_CASE(
   for (auto& t : threads) t.join();
   for (size_t i = 0; i < took.size(); ++i) {
     CHECK((codes[i] == MC_TIMEOUT || codes[i] == MC_UNAVAILABLE));
-    CHECK(took[i] < 2s * kSlow);
+    CHECK(took[i] < 6s * kSlow);
   }
   mc_store_close(store);
 }

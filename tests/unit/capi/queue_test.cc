@@ -1,9 +1,11 @@
 // Calls that return at once, through the C interface.
 #include <poll.h>
 
-#include <algorithm>
+#include <array>
+#include <atomic>
 #include <map>
 
+#include "capi/store_calls.h"
 #include "tests/unit/capi/pool.h"
 
 namespace mc::capi {
@@ -126,17 +128,86 @@ TEST_CASE("a call that has not begun is cancelled, and touches its memory no mor
   CHECK(std::string(first.data) == "late");
 }
 
-TEST_CASE("closing a queue gives up what waits and waits for what runs") {
+// It would wait for ten minutes.
+TEST_CASE("a get that waits for a value is cancelled while it runs, and says what it got") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  const OwnQueue queue = open_queue(store, 1);
+  REQUIRE(mc_store_put(store, "there", 5, "value", 5) == MC_OK);
+  char a[8] = {}, b[8] = {};
+  const std::string there = "there", never = "never";
+  const Item first(there, a, sizeof a), second(never, b, sizeof b);
+  const mc_item items[] = {first, second};
+  mc_get_result got[2];
+  REQUIRE(mc_store_get_async(store, queue.get(), 3, items, 2, 600'000, got) == MC_OK);
+  // Until it runs: what waits is given up whole.
+  mc_code code = MC_OK;
+  mc_done done{};
+  while (mc_queue_take(queue.get(), &done, 1) == 0) {
+    code = mc_queue_cancel(queue.get(), 3);
+    std::this_thread::yield();
+  }
+  CHECK((code == MC_OK || code == MC_NOT_FOUND));  // not found: done, and not taken yet
+  CHECK(done.tag == 3);
+  CHECK(done.code == MC_UNAVAILABLE);
+  CHECK(got[1].code == MC_UNAVAILABLE);
+  CHECK(std::string(b).empty());
+  if (got[0].code == MC_OK) CHECK(std::string(a) == "value");
+}
+
+TEST_CASE("a get that runs is stopped between two looks for what is not stored") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  REQUIRE(mc_store_put(store, "there", 5, "value", 5) == MC_OK);
+  std::array<std::byte, 8> a{}, b{};
+  mc_get_result got[2];
+  GetCall call(*store, 600s, got);
+  call.add(0, {"there", {a}, {}});
+  call.add(1, {"never", {b}, {}});
+  std::thread stops([&] { call.stop(); });
+  const mc_done done = call.run();
+  stops.join();
+  CHECK(done.code == MC_UNAVAILABLE);
+  CHECK(done.failed == 1);
+  CHECK(got[0].code == MC_OK);
+  CHECK(got[0].bytes == 5);
+  CHECK(got[1].code == MC_UNAVAILABLE);
+}
+
+TEST_CASE("a queue stops the calls that run under a cancelled tag") {
+  const SteadyClock clock;
+  auto queue = Queue::open(clock, 1, 0);
+  REQUIRE(queue);
+  std::atomic<bool> begun{false}, stopped{false};
+  Queue::Call call;
+  call.tag = 5;
+  call.run = [&]() -> mc_done {
+    begun = true;
+    while (!stopped) std::this_thread::yield();
+    return {0, MC_UNAVAILABLE, 1, 0};
+  };
+  call.give_up = [](const Error&) -> mc_done { return {}; };
+  call.stop = [&] { stopped = true; };
+  REQUIRE((*queue)->submit(std::move(call)));
+  while (!begun) std::this_thread::yield();
+  CHECK(!(*queue)->cancel(4));
+  CHECK(!stopped);
+  CHECK((*queue)->cancel(5));
+  REQUIRE((*queue)->wait(60s));
+  mc_done done{};
+  CHECK((*queue)->take({&done, 1}) == 1);
+  CHECK(done.tag == 5);
+  CHECK(done.failed == 1);
+}
+
+TEST_CASE("closing a queue gives up what waits, and what waits for a value") {
   Pool pool;
   mc_store* const store = pool.store();
   OwnQueue queue = open_queue(store, 1);
   Waiting first(store, queue, "later", 1);
   Waiting second(store, queue, "never", 2);
-  std::thread put([&] { REQUIRE(mc_store_put(store, "later", 5, "late", 4) == MC_OK); });
   queue.reset();
-  put.join();
-  // The first may not have begun.
-  CHECK((first.result.code == MC_OK || first.result.code == MC_UNAVAILABLE));
+  CHECK(first.result.code == MC_UNAVAILABLE);
   CHECK(second.result.code == MC_UNAVAILABLE);
 }
 
