@@ -1,5 +1,6 @@
 """mc.Store against a master and two nodes: every method, and the error of each that can fail."""
 import ctypes
+import os
 import subprocess
 import sys
 import threading
@@ -267,15 +268,34 @@ def test_calls_leave_nothing_behind(store):
     assert resident() < before + 8192
 
 
-def test_the_interpreter_ends_with_a_store_open(cluster):
+def test_a_fork_and_a_spawn(cluster, store):
+    child = os.fork()
+    if child == 0:
+        try:
+            store.put('forked', b'x')
+        except mc.Unsupported:
+            cluster.close()  # as at the end of a child's interpreter: it is the parent's
+            store.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    store.put('parent', b'x')
+    program = 'import mc, sys; s = mc.Store(sys.argv[1]); s.put("spawned", s.get("parent"))'
+    assert subprocess.run([sys.executable, '-c', program, cluster.master], timeout=60).returncode == 0
+    assert store.get('spawned') == b'x'
+
+
+@pytest.mark.parametrize('waits', ['s.get_many_into', 'q.get_many_into'])
+def test_the_interpreter_ends_with_a_store_open(cluster, waits):
     program = ('import mc, threading, sys\n'
                's = mc.Store(sys.argv[1])\n'
+               'q = s.queue()\n'
                's.put("left", b"open")\n'
                'print(s.get("left"), flush=True)\n'
                'begun = threading.Event()\n'
                'def waits():\n'
                '    begun.set()\n'
-               '    s.get_many_into({"never": bytearray(1)}, wait=60)\n'
+               f'    {waits}({{"never": bytearray(1)}}, wait=60)\n'
                'threading.Thread(target=waits, daemon=True).start()\n'
                'begun.wait()\n')
     out = subprocess.run([sys.executable, '-c', program, cluster.master], capture_output=True,

@@ -151,4 +151,5 @@ class ExistsKeys(Call):
 
     def result(self) -> list[bool]:
         """For each key."""
-        return memoryview(self._found).cast('?').tolist()
+        found: Any = memoryview(self._found).cast('?')
+        return list(found)

@@ -29,6 +29,8 @@ class Handle:
         self.what = what
         self.keep = keep  # what the library uses until it is freed
         self.first = first  # closed before the parent's other children: it uses them
+        # Called when there is a limit of time: False if freeing would wait for longer.
+        self.settle: Callable[[float], bool] = lambda seconds: True
         self.pointer = pointer
         self._free = free
         self._parent = parent
@@ -86,6 +88,8 @@ class Handle:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not child.close(left):
                 return False
+        if deadline is not None and not self.settle(max(deadline - time.monotonic(), 0)):
+            return False
         with self._idle:
             freed, self._freed = self._freed, True
         if not freed:

@@ -41,6 +41,7 @@ class Cluster:
         self._flags = [word for name, value in flags.items()
                        for word in ('--' + name.replace('_', '-'), str(value))]
         self.master = '127.0.0.1:0'
+        self._owner = os.getpid()
         atexit.register(self.close)
         try:
             self.start_master()
@@ -91,7 +92,9 @@ class Cluster:
         child.wait()
 
     def close(self) -> None:
-        """Ends all of it."""
+        """Ends all of it. Nothing in a child of the process that started it."""
+        if os.getpid() != self._owner:
+            return
         atexit.unregister(self.close)
         for name in list(self._running):
             self.kill(name)

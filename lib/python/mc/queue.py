@@ -10,7 +10,9 @@ What a call uses is referenced until it is taken. Any thread may begin calls and
 """
 from __future__ import annotations
 
+import contextlib
 import itertools
+import time
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
@@ -68,7 +70,23 @@ class Queue:
         self._flying: dict[int, Flight] = {}
         self._handle = Handle('this queue', out.value, self._closing(self._flying), store._handle,
                               first=True)
+        self._handle.settle = self._settling(self._handle.pointer, self._flying)
         close_with(self, self._handle)
+
+    @staticmethod
+    def _settling(pointer: int, flying: dict[int, Flight]) -> Any:
+        def settle(seconds: float) -> bool:
+            """Cancels what flies and waits for it; a get that waits may take longer."""
+            deadline = time.monotonic() + seconds
+            for tag in list(flying):
+                with contextlib.suppress(NotFound):
+                    lib.mc_queue_cancel(pointer, tag)
+            while flying and time.monotonic() < deadline:
+                with contextlib.suppress(Timeout):
+                    lib.mc_queue_wait(pointer, milliseconds(deadline - time.monotonic()))
+                _take(pointer, flying)
+            return not flying
+        return settle
 
     @staticmethod
     def _closing(flying: dict[int, Flight]) -> Any:
@@ -125,18 +143,8 @@ class Queue:
 
     def take(self) -> list[Flight]:
         """What is done, in the order in which it was. Never waits."""
-        taken: list[Flight] = []
-        room = (mc_done * _TAKE)()
         with self._handle as queue:
-            while True:
-                count = lib.mc_queue_take(queue, room, _TAKE)
-                for done in room[:count]:
-                    flight = self._flying.pop(done.tag, None)
-                    if flight is not None:
-                        _land(flight, CODES[done.code], done.failed, done.bytes)
-                        taken.append(flight)
-                if count < _TAKE:
-                    return taken
+            return _take(queue, self._flying)
 
     def wait(self, timeout: float) -> bool:
         """Until something is done and not taken. False when nothing was."""
@@ -178,6 +186,20 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _take(queue: int, flying: dict[int, Flight]) -> list[Flight]:
+    taken: list[Flight] = []
+    room = (mc_done * _TAKE)()
+    while True:
+        count = lib.mc_queue_take(queue, room, _TAKE)
+        for done in room[:count]:
+            flight = flying.pop(done.tag, None)
+            if flight is not None:
+                _land(flight, CODES[done.code], done.failed, done.bytes)
+                taken.append(flight)
+        if count < _TAKE:
+            return taken
 
 
 def _land(flight: Optional[Flight], code: Code, failed: int, moved: int) -> None:
