@@ -301,6 +301,13 @@ def test_no_token_is_wrong_in_any_rank(pool, seed):
     test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed, ranks=2)
 
 
+def test_two_workers_of_one_rank_are_refused(pool):
+    one = engine()
+    told = one.workers[0].get_handshake_metadata()
+    with pytest.raises(ValueError, match='one rank'):
+        one.scheduler.set_xfer_handshake_metadata({0: told, 1: told})
+
+
 def test_a_block_that_one_rank_lost_is_not_found(pool):
     want = answer(engine(ranks=2), PROMPT)
     for name in [name for name in pool.values if b'tp1/2' in name][2:]:

@@ -210,6 +210,8 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         """Of all workers. Nothing is looked up or saved before."""
         order = sorted(metadata)
         rows = {metadata[rank].rank: metadata[rank].rows for rank in order}
+        if len(rows) != len(order):
+            raise ValueError(f'mc.vllm: two workers say that they are one rank: {sorted(rows)}')
         rows['hashes'] = _hash_rows(self._config)
         self._ranks = [metadata[rank].rank for rank in order]
         self._fingerprint = keys.fingerprint(rows)
