@@ -151,5 +151,6 @@ class ExistsKeys(Call):
 
     def result(self) -> list[bool]:
         """For each key."""
-        found: Any = memoryview(self._found).cast('?')
-        return list(found)
+        view: Any = memoryview(self._found).cast('?')
+        found: list[bool] = view.tolist()
+        return found

@@ -35,7 +35,8 @@ class Handle:
         self._free = free
         self._parent = parent
         self._children: 'weakref.WeakSet[Handle]' = weakref.WeakSet()
-        self._idle = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
         self._users = 0
         self._closed = False
         self._freed = False
@@ -61,14 +62,14 @@ class Handle:
     def __enter__(self) -> int:
         if self._forks != _forks:
             raise Unsupported(f'{self.what}: not after fork: open it in the child')
-        with self._idle:
+        with self._lock:
             if self._closed:
                 raise Invalid(f'{self.what} is closed')
             self._users += 1
         return self.pointer
 
     def __exit__(self, *_: object) -> None:
-        with self._idle:
+        with self._lock:
             self._users -= 1
             if self._closed and not self._users:
                 self._idle.notify_all()
