@@ -105,18 +105,19 @@ class Pool:
 class Server:
     """`vllm serve`. `pool` None: without mc."""
 
-    def __init__(self, folder, name, version, pool, *, kv='1G', **extra):
+    def __init__(self, folder, name, version, pool, *, kv='1G', flags=(), **extra):
         self.name, self.port = name, free_port()
         model = ENGINES / 'smollm2-135m'
         command = ['nice', '-n', '5', ENGINES / f'vllm-{version}/bin/vllm', 'serve', model, '--served-model-name', 'm',
                    '--host', '127.0.0.1', '--port', str(self.port), '--dtype', 'float32', '--enforce-eager',
                    '--block-size', str(BLOCK), '--max-model-len', '4096', '--kv-cache-memory-bytes', kv,
-                   '--enable-prompt-tokens-details', '--prefix-caching-hash-algo', 'sha256_cbor']
+                   '--enable-prompt-tokens-details', '--prefix-caching-hash-algo', 'sha256_cbor', *flags]
         if pool is not None:
             transfer = {'kv_connector': 'McConnector', 'kv_connector_module_path': 'mc.vllm', 'kv_role': 'kv_both',
                         'kv_load_failure_policy': 'recompute',
                         'kv_connector_extra_config': {'master': pool.master, 'name': name,
-                                                      'timeout': f'{TIMEOUT}s', **extra}}
+                                                      'timeout': f'{TIMEOUT}s', 'lookup-patience': '1s',
+                                                      **extra}}
             command += ['--kv-transfer-config', json.dumps(transfer)]
         begun = time.monotonic()
         self.process = Process(
@@ -147,7 +148,7 @@ class Server:
     def complete(self, tokens, **more):
         """The answer, and the seconds it took."""
         begun = time.monotonic()
-        body = {'model': 'm', 'prompt': tokens, 'max_tokens': OUTPUT, 'temperature': 0, 'logprobs': 2, 'seed': 1,
+        body = {'model': more.pop('model', 'm'), 'prompt': tokens, 'max_tokens': OUTPUT, 'temperature': 0, 'logprobs': 2, 'seed': 1,
                 'ignore_eos': True, **more}
         status, text = self.ask('POST', '/v1/completions', body)
         if status != 200:
@@ -333,7 +334,7 @@ def trouble(test, server, pool, asked, want, chance):
         fill()
     test.check(right == rounds, f'kill -9 of a node under a load: {right} of {rounds} answers right, '
                                 f'{failed() - before:.0f} blocks failed, slowest {slow:.1f} s')
-    bound = slowest_compute + 3 * TIMEOUT + 2
+    bound = 2 * slowest_compute + 3 * TIMEOUT + 2
     test.check(slow < bound, f'none took longer than computing and the timeouts ({bound:.1f} s)')
 
     for what, victims in (('a node', ['n0', 'n1']), ('the master', ['master'])):
@@ -448,7 +449,7 @@ def case_tcp(test, chance):
         right += answer.tokens == want.tokens
         slow = max(slow, answer.seconds)
         time.sleep(2)
-    bound = cold.seconds * 1.5 + 3 * TIMEOUT + 2
+    bound = 2 * cold.seconds + 3 * TIMEOUT + 2
     test.check(right == 4, f'a node stopped under a load: {right} of 4 answers right, slowest {slow:.1f} s, '
                            f'{server.metric("mc:failed_blocks_total"):.0f} blocks failed')
     test.check(slow < bound, f'none took longer than computing and the timeouts ({bound:.1f} s)')
@@ -459,16 +460,17 @@ def case_tcp(test, chance):
 def case_crowd(test, chance):
     """Many at once on a server that cannot hold them all: requests are preempted while blocks move."""
     pool = test.pool(nodes=1, segment='1GiB')
-    server = test.server('crowd', pool, kv='200M')
-    asked = [tokens[:chance.randrange(900, 1300)] for tokens in prompts(server, 5, chance)]
-    cold = [server.complete(tokens, max_tokens=48) for tokens in asked]
+    # 135 blocks: the prompts of four take 128 of them, and their answers 12 more.
+    server = test.server('crowd', pool, kv='190M')
+    asked = [tokens[:1000] + tokens[:20] for tokens in prompts(server, 4, chance)]
+    cold = [server.complete(tokens, max_tokens=96) for tokens in asked]
     right = decided = 0
     for _ in range(2):
         server.forget()
         got = [None] * len(asked)
 
         def use(at, got=got):
-            got[at] = server.complete(asked[at], max_tokens=48)
+            got[at] = server.complete(asked[at], max_tokens=96)
 
         threads = [threading.Thread(target=use, args=(at,)) for at in range(len(asked))]
         for thread in threads:
@@ -482,6 +484,48 @@ def case_crowd(test, chance):
                f'{server.metric("vllm:num_preemptions_total"):.0f} preemptions, '
                f'{server.metric("mc:loaded_blocks_total"):.0f} blocks loaded')
     test.check(server.alive(), 'the server lives')
+    server.process.stop()
+
+
+ADAPTER = """
+import json, os, sys, torch
+from safetensors.torch import save_file
+folder, seed = sys.argv[1], int(sys.argv[2])
+os.makedirs(folder)
+torch.manual_seed(seed)
+weights = {}
+for layer in range(30):
+    name = f'base_model.model.model.layers.{layer}.self_attn.v_proj.lora_'
+    weights[name + 'A.weight'] = torch.randn(8, 576) * 0.05
+    weights[name + 'B.weight'] = torch.randn(192, 8) * 0.05
+save_file(weights, f'{folder}/adapter_model.safetensors')
+with open(f'{folder}/adapter_config.json', 'w') as out:
+    json.dump({'peft_type': 'LORA', 'task_type': 'CAUSAL_LM', 'r': 8, 'lora_alpha': 16, 'lora_dropout': 0.0,
+               'target_modules': ['v_proj'], 'bias': 'none', 'base_model_name_or_path': 'm'}, out)
+"""
+
+
+def case_lora(test, chance):
+    """Adapters: none finds blocks of another or of the model alone, and each finds its own."""
+    for name, seed in (('x', 1), ('y', 2)):
+        subprocess.run([ENGINES / f'vllm-{test.version}/bin/python', '-c', ADAPTER, test.folder / name, str(seed)],
+                       check=True, capture_output=True)
+    pool = test.pool(nodes=1, segment='1GiB')
+    flags = ['--enable-lora', '--max-lora-rank', '8', '--max-loras', '2', '--lora-modules',
+             *(f'{name}={test.folder / name}' for name in ('x', 'y'))]
+    server = test.server('adapters', pool, flags=flags)
+    tokens = prompts(server, 1, chance)[0][:1000]
+    first = {}
+    for name in ('m', 'x', 'y'):
+        first[name] = server.complete(tokens, model=name)
+        test.check(first[name].cached == 0, f'{name} finds nothing of others')
+    test.check(len({tuple(answer.logprobs) for answer in first.values()}) == 3, 'the three compute differently')
+    wait_for('saving', lambda: server.saved() >= 3 * (len(tokens) // BLOCK), 30)
+    for name, want in first.items():
+        server.forget()
+        answer = server.complete(tokens, model=name)
+        test.check(answer.cached == whole(tokens) and (answer.tokens == want.tokens or not want.decided()),
+                   f'{name} takes {answer.cached} of {len(tokens)} tokens of its own, and answers the same')
     server.process.stop()
 
 
@@ -500,7 +544,7 @@ def quantile(server, name):
 
 
 CASES = {'share': case_share, 'pair': case_pair, 'small': case_small, 'tcp': case_tcp,
-         'crowd': case_crowd}
+         'crowd': case_crowd, 'lora': case_lora}
 
 
 def main():
