@@ -85,6 +85,12 @@ def run(program, **environment):
                           env={**os.environ, **environment})
 
 
+def test_the_wheels_have_the_version_of_the_library():
+    package = pathlib.Path(mc.__file__).parent
+    for project in (package.parent / 'pyproject.toml', package / 'compat/shim/pyproject.toml'):
+        assert f'\nversion = "{mc.__version__}"\n' in project.read_text()
+
+
 def test_import_brings_nothing_else():
     out = run('import sys, mc, mc.cluster\n'
               'print([m for m in ("numpy", "torch", "asyncio", "zmq") if m in sys.modules])')

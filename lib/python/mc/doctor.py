@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator, Sequence
 
 KEYS = 'vllm-fingerprint:'
 SHOWN = 60  # characters of a value
+SECONDS = 5.0  # that the pool may take for an answer
 
 
 class Report:
@@ -62,9 +63,9 @@ def memory(report: Report) -> None:
 def pool(report: Report, master: str) -> None:
     """The master, its nodes, and a value that goes there and back."""
     import mc
-    with mc.Store(master, timeout=3.0) as s:
+    with mc.Store(master, timeout=SECONDS) as s:
         try:
-            health = s.health(3.0)
+            health = s.health(SECONDS)
         except mc.McError as e:
             report.bad('master', f'{master}: {e}')
             return

@@ -20,7 +20,7 @@ from .config import Refused, ignored, log, shared_options
 SUPPORT_CUDA = SUPPORT_HIP = SUPPORT_EFA = SUPPORT_MUSA = SUPPORT_MNNVL = False
 SUPPORT_INTRA_NVLINK = False
 TRANSFER_SECONDS = 30.0
-OPEN_SECONDS = 3.0
+OPEN_SECONDS = 5.0
 _numbers = itertools.count()
 
 

@@ -32,7 +32,7 @@ __all__ = ['BufferHandle', 'COMPLETE', 'Descriptor', 'DiskDescriptor', 'MemoryDe
            'ReplicaDescriptor', 'ReplicaStatus', 'ReplicateConfig', 'SoftPinAction',
            'bind_to_numa_node']
 
-SETUP_SECONDS = 5.0
+SETUP_SECONDS, HEALTH_SECONDS = 5.0, 3.0
 _numbers = itertools.count()
 Pieces = Sequence[Sequence[int]]
 
@@ -168,7 +168,7 @@ class MooncakeDistributedStore(Tensors, Refusals):
         if self._store is None:
             return 1
         try:
-            self._store.health(1.0)
+            self._store.health(HEALTH_SECONDS)
             return 0
         except McError:
             return 2
