@@ -65,7 +65,7 @@ pip real mooncake-transfer-engine-non-cuda==0.3.13.post1 || skip "the real packa
 port=$(free_port)
 "$T/real/bin/mooncake_master" --rpc_port="$port" --metrics_port="$(free_port)" >"$T/master.log" 2>&1 &
 real=$!
-trap 'kill -9 $real 2>/dev/null || true; rm -rf "$T"' EXIT
+trap '{ kill -9 $real; wait $real; } 2>/dev/null || true; rm -rf "$T"' EXIT
 until_true 30 "the real master does not listen" bash -c "echo >/dev/tcp/127.0.0.1/$port"
 "$T/real/bin/python" "$MC_SOURCE/tests/python/mooncake_answers.py" "127.0.0.1:$port" 2>"$T/err" |
   grep '^{' >"$T/answers" || { tail -n 20 "$T/err" >&2; die "the real package did not answer"; }

@@ -103,3 +103,12 @@ def test_closing_ends_what_waits(cluster):
         with pytest.raises(mc.Invalid):
             await s.put('a', b'b')
     asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_a_store_belongs_to_one_loop(cluster):
+    s = mc.aio.Store(cluster.master)
+    asyncio.run(s.put('one loop', b'x'))
+    with pytest.raises(RuntimeError, match='another loop'):
+        asyncio.run(s.put('another', b'x'))
+    asyncio.run(s.close())
+    asyncio.run(s.close())

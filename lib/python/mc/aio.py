@@ -47,9 +47,12 @@ class Store:
         await self.close()
 
     def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
         if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._queue.fileno(), self._take)
+            self._loop = loop
+            loop.add_reader(self._queue.fileno(), self._take)
+        elif self._loop is not loop:
+            raise RuntimeError('this store belongs to another loop: open one for each')
 
     def _take(self) -> None:
         for flight in self._queue.take():
