@@ -75,9 +75,12 @@ Notifier::~Notifier() { stop(); }
 
 void Notifier::send(const std::string& control, Notify message, Duration budget, Done done) {
   uint64_t id = 0;
+  Done refused;
   {
     Lock lock(mutex_);
-    if (!stopping_) {
+    if (stopping_) {
+      refused = std::move(done);
+    } else {
       id = next_id_++;
       waiting_.emplace(id, std::move(done));
       if (!thread_.joinable())
@@ -87,8 +90,8 @@ void Notifier::send(const std::string& control, Notify message, Duration budget,
         });
     }
   }
-  if (id == 0) {
-    done(fail(Code::kUnavailable, "shutting down"));
+  if (refused) {
+    refused(fail(Code::kUnavailable, "shutting down"));
     return;
   }
   const bool posted = loop_.post([this, id, control, budget, message = std::move(message)] {

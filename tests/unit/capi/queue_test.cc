@@ -218,10 +218,10 @@ TEST_CASE("drive calls back on the caller's thread for all that is done") {
             queue.get(), 1, [](void*, const mc_done*) {}, nullptr) == 0);
   const std::string key = "k";
   const mc_key one = key_of(key);
-  uint8_t found = 0;
+  std::vector<uint8_t> found(100);
   std::map<uint64_t, std::thread::id> tags;
   for (uint64_t tag = 0; tag < 100; ++tag)
-    REQUIRE(mc_store_exists_async(pool.store(), queue.get(), tag, &one, 1, &found) == MC_OK);
+    REQUIRE(mc_store_exists_async(pool.store(), queue.get(), tag, &one, 1, &found[tag]) == MC_OK);
   const auto each = [](void* user, const mc_done* done) {
     (*static_cast<decltype(tags)*>(user))[done->tag] = std::this_thread::get_id();
   };
