@@ -31,7 +31,7 @@ class Cache:
 
 
 def opened(master, name, timeout=20.0, **options):
-    cache, pool = Cache(), Pool(name, master, options, timeout)
+    cache, pool = Cache(), Pool(name, master, {'verify': 'always', **options}, timeout)
     pool.register(cache.regions, BLOCKS)
     return cache, pool
 

@@ -45,6 +45,7 @@ class FakePool:
     random = None
 
     def __init__(self, name, master, options, timeout):
+        assert options['verify'] == 'always'
         self._waiting = []
 
     def register(self, regions, blocks):

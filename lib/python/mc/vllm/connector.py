@@ -137,7 +137,9 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
     def _open_pool(self, part: str) -> Pool:
         chosen = self._settings
         name = f"{chosen.name or f'vllm-{socket.gethostname()}'}-{os.getpid()}-{part}"
-        return Pool(name, chosen.master, chosen.options, chosen.timeout)
+        # The store verifies a sample of what it reads from this host by itself.
+        options = {'verify': 'always', **chosen.options}
+        return Pool(name, chosen.master, options, chosen.timeout)
 
     def shutdown(self) -> None:
         """Ends within 3 seconds."""
