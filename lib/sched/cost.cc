@@ -20,6 +20,10 @@ double Cost::prefill_ms(uint64_t tokens, uint64_t reused) const {
   return 1e3 * factor_ * cost::prefill_seconds(spec_, tokens, reused);
 }
 
+double Cost::spec_prefill_ms(uint64_t tokens, uint64_t reused) const {
+  return 1e3 * cost::prefill_seconds(spec_, tokens, reused);
+}
+
 double Cost::transfer_ms(uint64_t tokens) const {
   return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / bandwidth_;
 }

@@ -17,6 +17,7 @@ class Cost {
   explicit Cost(cost::ModelSpec spec);
 
   double prefill_ms(uint64_t tokens, uint64_t reused) const;
+  double spec_prefill_ms(uint64_t tokens, uint64_t reused) const;  // without the correction
   double transfer_ms(uint64_t tokens) const;  // KV of that many tokens between two nodes
   double step_ms(uint64_t batch, uint64_t context_tokens) const;
 

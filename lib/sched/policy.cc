@@ -18,6 +18,11 @@ uint64_t reusable(const PrefillView& node, const Ask& ask) {
   return tokens < ask.tokens ? tokens : ask.tokens - std::min(ask.tokens, block);
 }
 
+double prefill_ms(const PrefillView& node, uint64_t tokens, uint64_t reused, const Cost& cost) {
+  if (node.rate == nullptr) return cost.prefill_ms(tokens, reused);
+  return node.rate->factor(cost.prefill_factor()) * cost.spec_prefill_ms(tokens, reused);
+}
+
 Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask,
                    const PolicyOptions& options, const Cost& cost) {
   Candidate c;
@@ -35,7 +40,7 @@ Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask
       c.fetch_ms = fetch;
     }
   }
-  c.prefill_ms = cost.prefill_ms(ask.tokens, c.reused_tokens);
+  c.prefill_ms = prefill_ms(node, ask.tokens, c.reused_tokens, cost);
   c.transfer_ms = node.whole ? 0 : node.congestion * cost.transfer_ms(ask.tokens);
   c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.prefill_ms + c.transfer_ms;
   return c;
@@ -83,10 +88,10 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
                      }),
             "least weighted cost"};
   const bool trivial = is_trivial(best_tokens, ask.tokens);
-  const double cold = cost.prefill_ms(ask.tokens, 0);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
     const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
+    const double cold = trivial ? prefill_ms(nodes[i], ask.tokens, 0, cost) : 0;
     return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, c.queue_ms, ties(i));
   });
   const Candidate& c = candidates[at];

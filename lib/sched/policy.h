@@ -33,6 +33,7 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "sched/cost.h"
+#include "sched/prefill_rate.h"
 
 namespace mc::sched {
 
@@ -58,8 +59,9 @@ struct PrefillView {
   // An external engine: it decodes what it prefills, so no KV is transferred, and it exchanges no
   // blocks with other nodes.
   bool whole = false;
-  uint64_t block_tokens = 0;    // of its blocks; 0: as in Ask
-  uint64_t context_tokens = 0;  // whole: of its requests
+  uint64_t block_tokens = 0;          // of its blocks; 0: as in Ask
+  uint64_t context_tokens = 0;        // whole: of its requests
+  const PrefillRate* rate = nullptr;  // its own times, instead of those of all workers
 };
 
 struct DecodeView {
