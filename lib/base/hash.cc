@@ -100,6 +100,12 @@ Result<BlockHash> parse_block_hash(std::string_view text) {
   return h;
 }
 
+BlockHash chain_root(std::string_view salt) {
+  BlockHash root;
+  if (!salt.empty()) root.bytes = sha256(std::as_bytes(std::span(salt)));
+  return root;
+}
+
 BlockHash chain_hash(const BlockHash& parent, std::span<const int32_t> tokens) {
   std::vector<std::byte> bytes(32 + tokens.size_bytes());
   std::memcpy(bytes.data(), parent.bytes.data(), 32);
@@ -110,8 +116,7 @@ BlockHash chain_hash(const BlockHash& parent, std::span<const int32_t> tokens) {
 std::vector<BlockHash> chain_hashes(std::span<const int32_t> tokens, size_t block_size,
                                     std::string_view salt) {
   MC_CHECK(block_size > 0);
-  BlockHash parent;
-  if (!salt.empty()) parent.bytes = sha256(std::as_bytes(std::span(salt)));
+  BlockHash parent = chain_root(salt);
   std::vector<BlockHash> out;
   out.reserve(tokens.size() / block_size);
   for (size_t at = 0; at + block_size <= tokens.size(); at += block_size) {

@@ -55,6 +55,7 @@ struct BlockHash {
   friend auto operator<=>(const BlockHash&, const BlockHash&) = default;
 };
 Result<BlockHash> parse_block_hash(std::string_view hex);
+BlockHash chain_root(std::string_view salt);  // the parent of a prompt's first block
 BlockHash chain_hash(const BlockHash& parent, std::span<const int32_t> tokens);
 // The hashes of all full blocks of a prompt; a trailing partial block has none.
 std::vector<BlockHash> chain_hashes(std::span<const int32_t> tokens, size_t block_size,

@@ -44,6 +44,12 @@ until_true 30 "what the pair cached is not known" indexed p 4
 ask "\"prompt\":$prompt,\"stream\":true"
 [ "$(header x-mc-cached-tokens)" = 64 ] || die "not reused: $(cat "$T/headers")"
 tail -n 2 "$T/body" | grep -q '^data: \[DONE\]' || die "no whole stream: $(cat "$T/body")"
+# Its own name for the model stays with the engine; the decision can be explained.
+sed -n 's/^data: {/{/p' "$T/body" | jq -es 'length == 4 and all(.model == "tiny")' >/dev/null ||
+  die "another model answers: $(cat "$T/body")"
+curl -fsS -m 5 "http://$http/explain/$(header x-request-id)" |
+  jq -e '.decisions[0].prefill == "p" and .decisions[0].decode == "d" and .outcome.status == 200' >/dev/null ||
+  die "the decision for a pair is not explained"
 
 engine whole both
 register whole
@@ -56,6 +62,7 @@ until_true 30 "what the whole engine cached is not known" indexed whole 4
 ask "\"prompt\":$other"
 [ "$(header x-mc-prefill) $(header x-mc-decode)" = "whole whole" ] ||
   die "not sent where it is cached: $(cat "$T/headers")"
+[ "$(jq -r .model "$T/body")" = tiny ] || die "another model answers: $(cat "$T/body")"
 
 kill_9 conductor
 conductor

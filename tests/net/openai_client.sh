@@ -53,7 +53,7 @@ const tests = {
   },
   async streamed() {
     let events = 0, usage = null, text = '';
-    const ask = { model, prompt: 'once upon a time', max_tokens: 6, ignore_eos: true };
+    const ask = { model, prompt: 'once upon a time', max_tokens: 6, ignore_eos: true, seed: 3 };
     const stream = await client.completions.create(
       { ...ask, stream: true, stream_options: { include_usage: true } });
     for await (const chunk of stream) {
@@ -67,7 +67,7 @@ const tests = {
   },
   async chat() {
     const messages = [{ role: 'user', content: 'hello' }];
-    const stream = await client.chat.completions.create({ model, messages, max_tokens: 4, stream: true });
+    const stream = await client.chat.completions.create({ model, messages, max_tokens: 4, seed: 3, stream: true });
     let first = null, text = '';
     for await (const chunk of stream) {
       first = first || chunk.choices[0].delta;
@@ -75,7 +75,7 @@ const tests = {
     }
     must(first.role === 'assistant', JSON.stringify(first));
     const whole = await client.chat.completions.create(
-      { model, messages, max_completion_tokens: 4 });
+      { model, messages, max_completion_tokens: 4, seed: 3 });
     must(whole.choices[0].message.content === text, 'streamed and whole differ');
   },
   async 'stop and seed'() {

@@ -142,10 +142,10 @@ uint64_t Conductor::blocks_needed(bool prefill, uint64_t tokens, uint32_t max_to
   return (tokens + (prefill ? 0 : max_tokens) + options_.block_size - 1) / options_.block_size;
 }
 
-sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
-                            const std::string& salt, uint32_t max_tokens, const Job* job) const {
+sched::View Conductor::view(const std::vector<uint64_t>& tags, const GenerateRequest& ask,
+                            const Job* job) const {
   const Time now = loop_.now();
-  const uint64_t tokens = prompt.size();
+  const uint64_t tokens = ask.prompt.size();
   const auto match = index_.match(tags, workers_.slots());
   const int64_t priority = job != nullptr ? job->ask.priority : 0;
   const auto reusable = [&](uint64_t held) {
@@ -154,8 +154,8 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
   };
   sched::View v;
   for (const auto& [node, w] : workers_.all()) {
-    const uint64_t need = blocks_needed(w->prefill, tokens, max_tokens);
-    const bool full = job != nullptr && job->full.contains(node);
+    const uint64_t need = blocks_needed(w->prefill, tokens, ask.max_tokens);
+    const bool full = ask.refusal || (job != nullptr && job->full.contains(node));
     if (w->prefill) {
       const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
       v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, need, now));
@@ -165,7 +165,7 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
       if (full) v.decode.back().usable = false;
     }
   }
-  add_external(v, prompt, salt, job);
+  add_external(v, ask, job);
   if (job == nullptr || job->avoid.empty()) return v;
   const auto avoid = [&](auto& nodes) {  // unless nothing would be left
     const auto good = [&](const auto& n) { return n.usable && !job->avoid.contains(n.name); };
@@ -178,8 +178,9 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
 }
 
 sched::View Conductor::short_view(const Job& job) {
-  const uint64_t n = job.ask.prompt.size();
-  if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && external_->all().empty()) {
+  const uint64_t n = job.ask.tokens();
+  if (!job.ask.refusal && job.full.empty() && job.avoid.empty() && job.ask.priority == 0 &&
+      external_->all().empty()) {
     const CandidateIndex::Need need{blocks_needed(true, n, job.ask.max_tokens),
                                     blocks_needed(false, n, job.ask.max_tokens)};
     auto few =
@@ -187,11 +188,11 @@ sched::View Conductor::short_view(const Job& job) {
                          {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
     if (few) return std::move(*few);
   }
-  return view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job);
+  return view(job.tags, job.ask, &job);
 }
 
 void Conductor::decide(Job& job) {
-  const uint64_t n = job.ask.prompt.size();
+  const uint64_t n = job.ask.tokens();
   const sched::View v = short_view(job);
   sched::Decision& d = job.decision;
   d = sched::choose(v, {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
@@ -219,18 +220,27 @@ bool Conductor::decode_refuses(const Job& job) const {
          sched::Verdict::kAccept;
 }
 
+sched::Decision Conductor::dry_run(const GenerateRequest& request) const {
+  std::vector<uint64_t> tags;
+  for (const BlockHash& h : chain_hashes(request.prompt, options_.block_size, request.cache_salt))
+    tags.push_back(h.tag());
+  const uint64_t n = request.tokens();
+  sched::Decision d =
+      sched::choose(view(tags, request, nullptr),
+                    {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
+                    options_.policy, cost_);
+  d.verdict =
+      sched::admit(d, n, options_.admission, forecast_, workers_.live(false), cost_, loop_.now());
+  return d;
+}
+
 sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
                                    uint32_t max_tokens) const {
-  std::vector<uint64_t> tags;
-  for (const BlockHash& h : chain_hashes(prompt, options_.block_size, salt))
-    tags.push_back(h.tag());
-  sched::Decision d = sched::choose(
-      view(tags, prompt, salt, max_tokens, nullptr),
-      {.tokens = prompt.size(), .block_tokens = options_.block_size, .number = decided_},
-      options_.policy, cost_);
-  d.verdict = sched::admit(d, prompt.size(), options_.admission, forecast_, workers_.live(false),
-                           cost_, loop_.now());
-  return d;
+  GenerateRequest request;
+  request.prompt = prompt;
+  request.cache_salt = salt;
+  request.max_tokens = max_tokens;
+  return dry_run(request);
 }
 
 void Conductor::tick() {

@@ -36,6 +36,7 @@
 #include "serve/conductor/pd_autoscaler.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
+#include "serve/external/answer_model.h"
 #include "serve/external/external_engines.h"
 #include "serve/protocol/generate.h"
 #include "serve/protocol/messages.h"
@@ -95,10 +96,10 @@ class Conductor {
   model::ChatTemplate chat() const { return chat_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
   // The decision for such a prompt now; route() adds every candidate, for /debug/route.
+  sched::Decision dry_run(const GenerateRequest& request) const;
   sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
                           uint32_t max_tokens = 0) const;
-  Json route(const std::vector<int32_t>& prompt, const std::string& salt,
-             uint32_t max_tokens) const;
+  Json route(const GenerateRequest& request) const;
   // The decisions for one of the last `explain_last` requests; null for any other.
   Json explain(const std::string& id) const;
   Json health() const;
@@ -134,6 +135,8 @@ class Conductor {
     int status = 0;
     std::string type, held, tail;  // of the answer; an error's text; its end, with the usage
     bool begun = false;
+    AnswerTimes times;
+    std::optional<AnswerModel> rename;  // where the engine has its own name for the model
   };
   struct Job {
     Id id = 0;
@@ -170,8 +173,8 @@ class Conductor {
   Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
             Metrics& metrics, std::unique_ptr<rpc::Server> server);
   uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
-  sched::View view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
-                   const std::string& salt, uint32_t max_tokens, const Job* job) const;
+  sched::View view(const std::vector<uint64_t>& tags, const GenerateRequest& ask,
+                   const Job* job) const;
   // A view that gives the same decision, of few workers where possible.
   sched::View short_view(const Job& job);
   void decide(Job& job);
@@ -198,8 +201,7 @@ class Conductor {
   void send_commits(Worker& worker);
   void finished(Job& job);
   // conductor_external.cc: the same on an external engine
-  void add_external(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
-                    const Job* job) const;
+  void add_external(sched::View& v, const GenerateRequest& ask, const Job* job) const;
   void proxy(Job& job);
   ExternalEngine* partner(const ExternalEngine& prefill, const Job* job) const;
   void ask_engine(Job& job, const ExternalEngine& engine, std::string body);
@@ -219,7 +221,6 @@ class Conductor {
   void expired(Job& job);
   void next_waiting();
   void make_room();
-  void count_tx(const char* op, bool ok);
   void log_decision(const Job& job);
   void log_end(const Job& job, const std::string& how) const;
 

@@ -34,45 +34,58 @@ std::optional<Json> last_usage(const std::string& tail) {
   return std::nullopt;
 }
 
-uint32_t count_of(const Json& json, const char* key, uint32_t fallback) {
-  const auto n = get_uint_or(json, key, fallback);
+// Under either name.
+uint32_t count_of(const Json& json, const char* key, const char* other, uint32_t fallback) {
+  const bool first = other == nullptr || member(json, key) != nullptr;
+  const auto n = get_uint_or(json, first ? key : other, fallback);
   return n && *n <= UINT32_MAX ? static_cast<uint32_t>(*n) : fallback;
 }
 
-// The client's body, with the engine's name for the model and the tenant's salt. A client may not
-// say where KV comes from.
-std::string adapted(const GenerateRequest& ask, const std::string& ours,
-                    const std::string& theirs) {
-  const bool speaks_of_kv = ask.body.find(kKvParams) != std::string::npos;
-  if (ours == theirs && ask.cache_salt.empty() && !speaks_of_kv) return ask.body;
-  auto json = parse_json(ask.body);
-  if (!json || !json->is_object()) return ask.body;
-  if (json->contains("model")) (*json)["model"] = theirs;
-  if (!ask.cache_salt.empty()) (*json)["cache_salt"] = ask.cache_salt;
-  json->erase(kKvParams);
-  return dump_json(*json);
+using Change = JsonText::Change;
+
+std::string json_quoted(std::string_view text) {
+  std::string out;
+  append_quoted(out, text);
+  return out;
+}
+
+// What has to change in the client's body: the engine's name for the model, the tenant's salt, and
+// where KV comes from, which no client may say. `ours`: the conductor's name for the model.
+std::vector<Change> changes_for(const GenerateRequest& ask, const std::string& ours,
+                                const std::string& theirs) {
+  const ProxiedRequest& p = *ask.proxied;
+  std::vector<Change> all;
+  if (p.model == ours && ours != theirs) all.push_back({"model", json_quoted(theirs)});
+  if (!ask.cache_salt.empty() && p.body.find_string("cache_salt") != ask.cache_salt)
+    all.push_back({"cache_salt", json_quoted(ask.cache_salt)});
+  all.push_back({kKvParams, std::nullopt});
+  return all;
 }
 
 // For a pair's first half: the prompt, one token, and the KV kept for the second half.
-std::string prefill_body(const std::string& body) {
-  auto json = parse_json(body);
-  if (!json || !json->is_object()) return body;
-  Json& j = *json;
-  for (const char* key : {"stream_options", "min_tokens", "max_completion_tokens"}) j.erase(key);
-  j["stream"] = false;
-  j["max_tokens"] = 1;
-  j[kKvParams] = {{"do_remote_decode", true},    {"do_remote_prefill", false},
-                  {"remote_engine_id", nullptr}, {"remote_block_ids", nullptr},
-                  {"remote_host", nullptr},      {"remote_port", nullptr}};
-  return dump_json(j);
+void change_for_prefill(std::vector<Change>& changes) {
+  const Json params = {{"do_remote_decode", true},    {"do_remote_prefill", false},
+                       {"remote_engine_id", nullptr}, {"remote_block_ids", nullptr},
+                       {"remote_host", nullptr},      {"remote_port", nullptr}};
+  changes.back().value = dump_json(params);
+  for (const char* name : {"stream_options", "min_tokens", "max_completion_tokens"})
+    changes.push_back({name, std::nullopt});
+  changes.push_back({"stream", "false"});
+  changes.push_back({"max_tokens", "1"});
 }
 
-// For its second half: the KV parameters that the first one answered.
-std::string decode_body(const std::string& body, const Json& handed) {
-  auto json = parse_json(body);
-  if (!json || !json->is_object()) return body;
-  (*json)[kKvParams] = handed;
-  return dump_json(*json);
+bool knows_text_only(const GenerateRequest& ask) {
+  return ask.proxied && ask.engine_tokens().empty();
+}
+
+// Of the prompt's blocks, as that engine's events make them.
+std::vector<uint64_t> engine_tags(const GenerateRequest& ask, const ExternalEngine& e) {
+  const std::string adapter = ask.proxied ? ask.proxied->adapter : "";
+  std::vector<uint64_t> tags;
+  for (const BlockHash& h : chain_hashes(ask.engine_tokens(), e.cache->block_tokens(),
+                                         e.cache->chain_salt(adapter, ask.cache_salt)))
+    tags.push_back(h.tag());
+  return tags;
 }
 
 size_t events_in(std::string_view chunk) {
@@ -85,32 +98,36 @@ size_t events_in(std::string_view chunk) {
 
 }  // namespace
 
-void Conductor::add_external(sched::View& v, std::span<const int32_t> prompt,
-                             const std::string& salt, const Job* job) const {
+void Conductor::add_external(sched::View& v, const GenerateRequest& ask, const Job* job) const {
   const Time now = loop_.now();
-  std::map<uint64_t, std::vector<uint32_t>> matches;  // by block size
+  const std::string adapter = ask.proxied ? ask.proxied->adapter : "";
+  std::map<std::pair<uint64_t, std::string>, std::vector<uint32_t>> matches;  // by block and salt
   for (const auto& [name, e] : external_->all()) {
     if (e->options.url.empty() || e->options.role == "decode") continue;
     sched::PrefillView node;
     node.name = name;
-    node.usable = e->up && !(job != nullptr && (job->full.contains(name) || job->ask.body.empty()));
+    node.usable = e->up && !(job != nullptr && (job->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
     if (e->options.role == "prefill") decodes = partner(*e, job);
-    node.usable = node.usable && decodes != nullptr;
+    node.usable =
+        node.usable && decodes != nullptr &&
+        (adapter.empty() || (e->adapters.contains(adapter) && decodes->adapters.contains(adapter)));
     node.whole = true;
-    node.queue_ms = e->ledger.wait_ms(now);
+    node.queue_ms = e->wait_ms(now);
+    node.rate = &e->rate;
     node.queued_tokens = e->ledger.tokens();
     node.requests = e->requests;
     node.assigned = e->assigned;
     if (decodes != nullptr) node.context_tokens = decodes->context_tokens;
     const uint64_t block = e->cache ? e->cache->block_tokens() : 0;
-    if (block > 0) {
-      auto it = matches.find(block);
-      if (it == matches.end()) {
-        std::vector<uint64_t> tags;
-        for (const BlockHash& h : chain_hashes(prompt, block, salt)) tags.push_back(h.tag());
-        it = matches.emplace(block, index_.match(tags, workers_.slots())).first;
-      }
+    if (knows_text_only(ask)) {
+      node.match = external_->affinity().match(ask.proxied->pieces, e->registration);
+      node.block_tokens = TextAffinity::kPieceTokens;
+    } else if (block > 0) {
+      const std::pair key(block, e->cache->chain_salt(adapter, ask.cache_salt));
+      auto it = matches.find(key);
+      if (it == matches.end())
+        it = matches.emplace(key, index_.match(engine_tags(ask, *e), workers_.slots())).first;
       node.match = it->second[e->cache->slot()];
       node.block_tokens = block;
     }
@@ -134,12 +151,13 @@ void Conductor::proxy(Job& job) {
   ExternalEngine& e = *external_->find(d.chosen.name);
   const bool pair = e.options.role == "prefill";
   ExternalEngine& decodes = pair ? *partner(e, &job) : e;  // add_external() found it
-  const uint64_t n = job.ask.prompt.size();
+  const uint64_t n = job.ask.tokens();
   ++job.attempt;
   job.proxied = {};
   job.proxied.engine = d.chosen.name;
   if (pair) job.proxied.decode = decodes.options.name;
   job.proxied.prefilling = pair;
+  job.proxied.times = {.sent = loop_.now(), .alone = e.requests == 0};
   job.progress = {};
   job.progress.prefill = d.chosen.name;
   job.progress.decode = decodes.options.name;
@@ -153,26 +171,29 @@ void Conductor::proxy(Job& job) {
     ++decodes.assigned;
     ++decodes.requests;
   }
-  if (e.cache && e.cache->block_tokens() > 0) {
-    std::vector<uint64_t> tags;
-    for (const BlockHash& h :
-         chain_hashes(job.ask.prompt, e.cache->block_tokens(), job.ask.cache_salt))
-      tags.push_back(h.tag());
-    job.guess = index_.guess(e.cache->slot(), tags,
+  if (knows_text_only(job.ask))
+    external_->affinity().sent(job.ask.proxied->pieces, e.registration);
+  else if (e.cache && e.cache->block_tokens() > 0)
+    job.guess = index_.guess(e.cache->slot(), engine_tags(job.ask, e),
                              loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kUpstreamSlack);
-  }
   job.state = State::kProxying;
-  std::string body = adapted(job.ask, cost_.spec().name, e.options.model);
-  ask_engine(job, e, pair ? prefill_body(body) : std::move(body));
+  log_decision(job);
+  std::vector<Change> changes = changes_for(job.ask, cost_.spec().name, e.options.model);
+  if (pair) change_for_prefill(changes);
+  ask_engine(job, e, job.ask.proxied->body.with(changes));
 }
 
 void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string body) {
   job.deadline = loop_.now() + options_.prefill_timeout;
   job.proxied.status = 0;
-  http::ClientRequest r;
-  r.method = "POST";
-  r.url = engine.options.url + job.ask.path;
-  r.headers = {{"content-type", "application/json"}, {"x-request-id", job.ask.id}};
+  const ProxiedRequest& proxied = *job.ask.proxied;
+  http::ClientRequest r = engine.request("POST", proxied.path);
+  const bool keyed = !r.headers.empty();
+  for (const auto& [name, value] : proxied.headers)
+    if (!keyed || (name != "authorization" && name != "x-api-key"))
+      r.headers.push_back({name, value});
+  r.headers.push_back({"content-type", "application/json"});
+  r.headers.push_back({"x-request-id", job.ask.id});
   r.body = std::move(body);
   r.timeout = std::chrono::hours(24);  // the job's own deadlines end it
   const auto mine = [this, alive = std::weak_ptr<bool>(alive_), id = job.id,
@@ -182,12 +203,17 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     return it != jobs_.end() && it->second->attempt == attempt ? it->second.get() : nullptr;
   };
   http::ClientCallbacks calls;
-  calls.on_headers = [mine](int status, const auto& headers, Time) {
+  calls.on_headers = [this, mine, theirs = engine.options.model](int status, const auto& headers,
+                                                                 Time) {
     Job* const j = mine();
     if (j == nullptr) return;
-    j->proxied.status = status;
+    ProxiedAttempt& w = j->proxied;
+    w.status = status;
     const auto type = headers.find("content-type");
-    j->proxied.type = type == headers.end() ? "application/json" : type->second;
+    w.type = type == headers.end() ? "application/json" : type->second;
+    const std::string& ours = cost_.spec().name;
+    if (j->ask.proxied->model == ours && theirs != ours)
+      w.rename.emplace(theirs, ours, w.type.starts_with("text/event-stream"));
   };
   calls.on_chunk = [this, mine](std::string_view chunk, Time) {
     if (Job* const j = mine()) on_upstream_bytes(*j, chunk);
@@ -220,13 +246,18 @@ void Conductor::start_decode_half(Job& job) {
   p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
   if (const Json* usage = member(*answer, "usage"); usage != nullptr)
     if (const Json* details = member(*usage, "prompt_tokens_details"))
-      p.cached_tokens = count_of(*details, "cached_tokens", *p.cached_tokens);
-  if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
+      p.cached_tokens = count_of(*details, "cached_tokens", nullptr, *p.cached_tokens);
+  if (ExternalEngine* e = external_->find(w.engine)) {
+    e->begins(w.times, true, loop_.now());
+    e->learn(w.times, cost_, job.ask.tokens(), *p.cached_tokens, 0, loop_.now());
+    e->ledger.finish(job.id, loop_.now());
+  }
   index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   w.prefilling = false;
   w.held.clear();
-  ask_engine(job, *decodes,
-             decode_body(adapted(job.ask, cost_.spec().name, decodes->options.model), *handed));
+  std::vector<Change> changes = changes_for(job.ask, cost_.spec().name, decodes->options.model);
+  changes.back().value = dump_json(*handed);
+  ask_engine(job, *decodes, job.ask.proxied->body.with(changes));
 }
 
 void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
@@ -242,7 +273,11 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
     p.ttft_ms = to_ms(loop_.now() - job.arrived);
     instruments_->ttft.observe(p.ttft_ms / 1e3);
     instruments_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
-    if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
+    if (ExternalEngine* e = external_->find(w.engine)) {
+      if (w.decode.empty())
+        e->begins(w.times, w.type.starts_with("text/event-stream"), loop_.now());
+      e->ledger.finish(job.id, loop_.now());
+    }
     index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   }
   w.tail.append(chunk);
@@ -250,7 +285,9 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
   p.output_tokens =
       std::max<uint32_t>(1, p.output_tokens + static_cast<uint32_t>(events_in(chunk)));
   job.deadline = loop_.now() + options_.token_timeout;
-  job.sink.on_upstream_bytes(p, w.status, w.type, chunk);
+  if (!w.rename) return job.sink.on_upstream_bytes(p, w.status, w.type, chunk);
+  const std::string renamed = w.rename->pass(chunk);
+  job.sink.on_upstream_bytes(p, w.status, w.type, renamed);
 }
 
 void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& answer) {
@@ -289,13 +326,19 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   }
   if (!p.cached_tokens)  // a pair's is known from its first half: the other got all of the KV
     p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
+  auto n = static_cast<uint32_t>(job.ask.tokens());
   if (const auto usage = last_usage(w.tail)) {
-    p.output_tokens = count_of(*usage, "completion_tokens", p.output_tokens);
-    if (const Json* details = member(*usage, "prompt_tokens_details"); details && w.decode.empty())
-      p.cached_tokens = count_of(*details, "cached_tokens", *p.cached_tokens);
+    n = count_of(*usage, "prompt_tokens", "input_tokens", n);
+    p.output_tokens = count_of(*usage, "completion_tokens", "output_tokens", p.output_tokens);
+    const Json* details = member(*usage, "prompt_tokens_details");
+    if (details == nullptr) details = member(*usage, "input_tokens_details");
+    if (details != nullptr && w.decode.empty())
+      p.cached_tokens = count_of(*details, "cached_tokens", nullptr, *p.cached_tokens);
   }
-  const auto n = static_cast<uint32_t>(job.ask.prompt.size());
   p.cached_tokens = std::min(*p.cached_tokens, n);
+  if (ExternalEngine* e = external_->find(w.engine); e != nullptr && w.decode.empty())
+    e->learn(w.times, cost_, n, *p.cached_tokens, p.output_tokens - std::min(p.output_tokens, 1u),
+             loop_.now());
   instruments_->input_tokens.add(n);
   instruments_->hit_tokens.add(*p.cached_tokens);
   instruments_->reachable_tokens.add(job.decision.best_tokens);
@@ -318,7 +361,7 @@ void Conductor::release_external(Job& job) {
   }
   ExternalEngine* const decodes = w.decode.empty() ? e : external_->find(w.decode);
   if (decodes != nullptr) {
-    decodes->context_tokens -= std::min<uint64_t>(decodes->context_tokens, job.ask.prompt.size());
+    decodes->context_tokens -= std::min<uint64_t>(decodes->context_tokens, job.ask.tokens());
     if (decodes != e && decodes->requests > 0) --decodes->requests;
   }
   if (!job.committed) index_.withdraw(job.guess);

@@ -139,7 +139,7 @@ void Conductor::refuse(Job& job) {
   f.code = sched::name(d.verdict);
   f.what = d.reason;
   if (d.verdict == sched::Verdict::kTtft || d.verdict == sched::Verdict::kTbt) {
-    const sched::Refusal r = sched::refusal(d, d.verdict, job.ask.prompt.size(), promises(job),
+    const sched::Refusal r = sched::refusal(d, d.verdict, job.ask.tokens(), promises(job),
                                             forecast_, workers_.live(false), cost_, loop_.now());
     f.status = 429;
     f.what = r.why;
@@ -149,8 +149,9 @@ void Conductor::refuse(Job& job) {
     return end(job, f);
   }
   if (external_->up() > 0 && !job.full.empty()) return wait_for_room(job);
-  if (workers_.live(true) > 0 && workers_.live(false) > 0)
-    return job.full.empty() ? end(job, too_large(job)) : wait_for_room(job);
+  const bool own = workers_.live(true) > 0 && workers_.live(false) > 0;
+  if (own && job.ask.refusal) return end(job, RequestError(*job.ask.refusal));
+  if (own) return job.full.empty() ? end(job, too_large(job)) : wait_for_room(job);
   f.status = 503;
   f.code = "no_capacity";
   f.retry_after_s = 1;
@@ -230,7 +231,7 @@ void Conductor::reserve(Job& job) {
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
   call<Reserve>(job, job.decode, m, options_.step_timeout,
                 [this](Job& j, const Result<Reservation>& reply) {
-                  count_tx("reserve", reply.has_value());
+                  instruments_->tx("reserve", reply.has_value());
                   if (!reply) return step_failed(j, j.decode, "reserve", reply.error());
                   j.reservation = *reply;
                   if (!j.asked_source || j.answered_source) allocate(j);
@@ -257,7 +258,7 @@ void Conductor::pin_for_peer(Job& job) {
   job.asked_source = true;
   call<TxAllocate>(job, job.source, m, std::min(kPinWait, options_.step_timeout),
                    [this, control = source->control](Job& j, const Result<TxAllocated>& reply) {
-                     count_tx("lend", reply.has_value());
+                     instruments_->tx("lend", reply.has_value());
                      j.answered_source = true;
                      if (reply)
                        j.remote_prefix = {control, reply->tx, reply->segment, reply->block_offsets,
@@ -284,13 +285,13 @@ void Conductor::allocate(Job& job) {
   m.lease_ms = static_cast<uint32_t>(to_ms(options_.tx_lease));
   call<TxAllocate>(job, job.prefill, m, options_.step_timeout,
                    [this](Job& j, const Result<TxAllocated>& reply) {
-                     count_tx("allocate", reply.has_value());
+                     instruments_->tx("allocate", reply.has_value());
                      if (!reply) return step_failed(j, j.prefill, "allocate", reply.error());
                      allocated(j, *reply);
                    });
   call<Prefill>(job, job.prefill, Prefill{0, job.wire}, options_.prefill_timeout,
                 [this](Job& j, const Result<PrefillDone>& reply) {
-                  count_tx("prefill", reply.has_value());
+                  instruments_->tx("prefill", reply.has_value());
                   if (!reply) return step_failed(j, j.prefill, "prefill", reply.error());
                   prefilled(j, *reply);
                 });
@@ -459,7 +460,7 @@ void Conductor::send_commits(Worker& worker) {
                         [this, alive = std::weak_ptr<bool>(alive_), id = std::move(c.request),
                          node = worker.node](const Result<TxCommitted>& reply) {
                           if (alive.expired()) return;
-                          count_tx("commit", reply.has_value());
+                          instruments_->tx("commit", reply.has_value());
                           if (!reply)
                             log_warn("conductor", "request %s: commit on %s: %s", id.c_str(),
                                      node.c_str(), reply.error().what.c_str());
@@ -473,7 +474,5 @@ void Conductor::finished(Job& job) {
   p.first_step_ms = std::max(p.ttft_ms - parts, 0.0);
   end(job, std::nullopt);
 }
-
-void Conductor::count_tx(const char* op, bool ok) { instruments_->tx(metrics_, op, ok).add(); }
 
 }  // namespace mc::serve

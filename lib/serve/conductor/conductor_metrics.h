@@ -8,7 +8,8 @@ namespace mc::serve {
 
 struct Conductor::Instruments {
   explicit Instruments(Metrics& m)
-      : input_tokens(m.counter("mc_conductor_input_tokens_total", "prompt tokens accepted")),
+      : metrics(m),
+        input_tokens(m.counter("mc_conductor_input_tokens_total", "prompt tokens accepted")),
         hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
         reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
                                    "prompt tokens that some worker held when it was decided")),
@@ -42,13 +43,14 @@ struct Conductor::Instruments {
                        {{"part", name}});
   }
   // Counts a step on a worker. Requires: `op` is a literal.
-  Counter& tx(Metrics& m, const char* op, bool ok) {
+  void tx(const char* op, bool ok) {
     Counter*& known = steps[{op, ok}];
     if (known == nullptr)
-      known = &m.counter("mc_conductor_tx_total", "steps of requests on workers",
-                         {{"op", op}, {"result", ok ? "ok" : "failed"}});
-    return *known;
+      known = &metrics.counter("mc_conductor_tx_total", "steps of requests on workers",
+                               {{"op", op}, {"result", ok ? "ok" : "failed"}});
+    known->add();
   }
+  Metrics& metrics;
   std::map<std::pair<const char*, bool>, Counter*> steps;
   Counter& input_tokens;
   Counter& hit_tokens;

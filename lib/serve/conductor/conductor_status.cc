@@ -150,10 +150,9 @@ Json Conductor::health() const {
 
 Json Conductor::explain(const std::string& id) const { return decisions_.find(id); }
 
-Json Conductor::route(const std::vector<int32_t>& prompt, const std::string& salt,
-                      uint32_t max_tokens) const {
-  const uint64_t n = prompt.size();
-  const sched::Decision d = dry_run(prompt, salt, max_tokens);
+Json Conductor::route(const GenerateRequest& request) const {
+  const uint64_t n = request.tokens();
+  const sched::Decision d = dry_run(request);
   Json j = decision_json(d);
   j["prompt_tokens"] = n;
   j["policy"] = options_.policy.policy;
@@ -165,7 +164,7 @@ Json Conductor::route(const std::vector<int32_t>& prompt, const std::string& sal
     j["refused"] = {{"why", r.why}, {"retry_after_s", to_seconds(r.retry_after)}};
   }
   Json decodes = Json::array();
-  const uint64_t blocks = blocks_needed(false, n, max_tokens);
+  const uint64_t blocks = blocks_needed(false, n, request.max_tokens);
   for (const auto& [node, w] : workers_.all()) {
     if (w->prefill) continue;
     if (decodes.size() == d.decode && d.verdict == sched::Verdict::kAccept) j["decode"] = node;
@@ -179,30 +178,33 @@ Json Conductor::route(const std::vector<int32_t>& prompt, const std::string& sal
   return j;
 }
 
+// After the attempt has its workers.
 void Conductor::log_decision(const Job& job) {
   const sched::Decision& d = job.decision;
   const bool taken = d.verdict == sched::Verdict::kAccept;
+  const Progress& p = job.progress;
   if (logs(LogLevel::kInfo))  // the texts cost as much as the decision
-    log_info(
-        "conductor", "request %s: n %zu, best match %llu: %s; %s; candidates %s",
-        job.ask.id.c_str(), job.ask.prompt.size(), static_cast<unsigned long long>(d.best_tokens),
-        taken ? (job.source.node + (job.source.node.empty() ? "" : " sends its prefix to ") +
-                 job.prefill.node + " -> " + job.decode.node)
-                    .c_str()
-              : sched::name(d.verdict),
-        sched::explain(d).c_str(), sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
-  decisions_.decided(job.id, job.ask.id, job.ask.prompt.size(), d, taken ? job.decode.node : "");
+    log_info("conductor", "request %s: n %llu, best match %llu: %s; %s; candidates %s",
+             job.ask.id.c_str(), static_cast<unsigned long long>(job.ask.tokens()),
+             static_cast<unsigned long long>(d.best_tokens),
+             taken ? (job.source.node + (job.source.node.empty() ? "" : " sends its prefix to ") +
+                      p.prefill + " -> " + p.decode)
+                         .c_str()
+                   : sched::name(d.verdict),
+             sched::explain(d).c_str(),
+             sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
+  decisions_.decided(job.id, job.ask.id, job.ask.tokens(), d, taken ? p.decode : "");
 }
 
 void Conductor::log_end(const Job& job, const std::string& how) const {
   const Progress& p = job.progress;
-  log_info(
-      "conductor",
-      "request %s: n %zu, cached %u (pool %u, peers %u), out %u, %s -> %s; ttft %.1f ms, predicted "
-      "%.1f; %s",
-      job.ask.id.c_str(), job.ask.prompt.size(), p.cached_tokens.value_or(0), p.pool_tokens,
-      p.peer_tokens, p.output_tokens, p.prefill.c_str(), p.decode.c_str(), p.ttft_ms,
-      p.predicted_ttft_ms, how.c_str());
+  log_info("conductor",
+           "request %s: n %llu, cached %u (pool %u, peers %u), out %u, %s -> %s; ttft %.1f ms, "
+           "predicted "
+           "%.1f; %s",
+           job.ask.id.c_str(), static_cast<unsigned long long>(job.ask.tokens()),
+           p.cached_tokens.value_or(0), p.pool_tokens, p.peer_tokens, p.output_tokens,
+           p.prefill.c_str(), p.decode.c_str(), p.ttft_ms, p.predicted_ttft_ms, how.c_str());
 }
 
 }  // namespace mc::serve

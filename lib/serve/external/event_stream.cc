@@ -89,16 +89,19 @@ void EventStream::read_events() {
   }
 }
 
+// Older publishers leave the topic out.
 void EventStream::read_replay() {
   for (size_t i = 0; i < kTurnMax; ++i) {
     std::vector<std::string> frames = replay_->receive();
     if (frames.empty()) return;
-    const auto seq = frames.size() == 3 ? sequence_number(frames[1]) : std::nullopt;
+    const size_t n = frames.size();
+    const auto seq =
+        (n == 3 || n == 4) && frames[0].empty() ? sequence_number(frames[n - 2]) : std::nullopt;
     asked_ = asked_ && seq != EventOrder::kEnd;
     if (seq)
-      take(order_.replayed(*seq, std::move(frames[2]), loop_.now()));
+      take(order_.replayed(*seq, std::move(frames[n - 1]), loop_.now()));
     else
-      fault(strf("a replay of %zu frames: want '', 8 bytes of number, batch", frames.size()));
+      fault(strf("a replay of %zu frames: want '', a topic or none, 8 bytes of number, batch", n));
   }
 }
 

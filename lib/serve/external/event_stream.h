@@ -1,8 +1,9 @@
 // Follows one publisher of cache events, as vLLM runs it.
 //
 // A PUB socket sends three frames: topic, number as 8 bytes big-endian, MessagePack batch. A ROUTER
-// socket replays the batches after a number. EventOrder finds gaps; external_events.h decodes the
-// batches. A batch that does not decode clears the cache (on_clear); the stream then goes on.
+// socket replays the batches after a number: an empty frame, the topic (older ones: none), number,
+// batch. EventOrder finds gaps; external_events.h decodes the batches. A batch that does not decode
+// clears the cache (on_clear); the stream then goes on.
 //
 // Thread: the loop's. Callbacks must not destroy the stream.
 #pragma once

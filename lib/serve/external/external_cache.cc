@@ -3,9 +3,23 @@
 namespace mc::serve {
 namespace {
 
+constexpr size_t kGroupsMax = 64;
+
 uint8_t medium_bit(const std::string& medium) {
   if (medium.empty() || medium == "GPU" || medium == "gpu") return ExternalCache::kGpu;
   return medium == "CPU" || medium == "cpu" ? ExternalCache::kCpu : ExternalCache::kDisk;
+}
+
+std::string salt_text(const std::string& adapter, const std::string& salt) {
+  return adapter.empty() ? salt : "lora" + std::string(1, '\0') + adapter + '\0' + salt;
+}
+
+// What is in a block beside tokens.
+BlockHash with_content(const BlockHash& parent, std::string_view content) {
+  const std::string bytes =
+      std::string(reinterpret_cast<const char*>(parent.bytes.data()), parent.bytes.size()) +
+      std::string(content);
+  return chain_root(bytes);
 }
 
 }  // namespace
@@ -33,11 +47,13 @@ void ExternalCache::apply(const ExternalBatch& batch) {
 
 void ExternalCache::store(const ExternalEvent& e) {
   if (block_tokens_ == 0) block_tokens_ = e.block_tokens;
-  if (e.adapter || e.block_tokens != block_tokens_) {
+  if (!e.full && e.group && other_groups_.size() < kGroupsMax) other_groups_.insert(*e.group);
+  if ((e.adapter && e.lora.empty()) || !e.full || !e.here || e.block_tokens != block_tokens_) {
     skipped_ += e.hashes.size();
     return;
   }
-  BlockHash parent;
+  tells_extras_ |= !e.extras.empty();
+  BlockHash parent = chain_root(salt_text(e.lora, e.extras.empty() ? "" : e.extras[0].salt));
   if (e.parent) {
     const auto name = tags_.find(*e.parent);
     if (name == tags_.end()) {
@@ -47,7 +63,7 @@ void ExternalCache::store(const ExternalEvent& e) {
     parent = blocks_.at(name->second).hash;
   }
   for (size_t i = 0; i < e.hashes.size(); ++i) {
-    parent = chain_hash(parent, std::span(e.tokens).subspan(i * block_tokens_, block_tokens_));
+    parent = hash_of(e, i, parent);
     const uint64_t tag = parent.tag();
     const auto name = tags_.find(e.hashes[i]);
     if (name != tags_.end() && name->second != tag) {  // its name now means another block
@@ -67,7 +83,22 @@ void ExternalCache::store(const ExternalEvent& e) {
   }
 }
 
+BlockHash ExternalCache::hash_of(const ExternalEvent& e, size_t block, BlockHash parent) {
+  if (!e.extras.empty() && e.extras[block].unknown) {
+    ++unknown_extra_;
+    parent = with_content(parent, "?" + std::to_string(e.hashes[block]));
+  } else if (!e.extras.empty() && !e.extras[block].content.empty()) {
+    parent = with_content(parent, e.extras[block].content);
+  }
+  return chain_hash(parent, std::span(e.tokens).subspan(block * block_tokens_, block_tokens_));
+}
+
+std::string ExternalCache::chain_salt(const std::string& adapter, const std::string& salt) const {
+  return salt_text(adapter, tells_extras_ ? salt : "");
+}
+
 void ExternalCache::remove(const ExternalEvent& e) {
+  if (e.group && other_groups_.contains(*e.group)) return;  // their blocks have the same names
   for (const uint64_t hash : e.hashes) {
     const auto name = tags_.find(hash);
     if (name == tags_.end()) continue;

@@ -11,10 +11,15 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kExternalMax = 1024;
+constexpr size_t kApiKeyMax = 4096, kAdaptersMax = 1024;
+constexpr Duration kModelsEvery = std::chrono::seconds(10);
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
 constexpr Duration kCheckAtLeastEvery = std::chrono::minutes(1);
 constexpr Duration kCheckTimeout = std::chrono::seconds(2);
-constexpr Bytes kModelsMax{256 * kKiB}, kHealthMax{64 * kKiB};  // of an answer
+constexpr Bytes kModelsMax{256 * kKiB}, kHealthMax{64 * kKiB}, kMetricsMax{kMiB};  // of an answer
+constexpr double kStepWeight = 0.2;     // of the newest time between tokens
+constexpr double kPrefillShare = 0.25;  // of a whole answer's time, at least, to learn from it
+constexpr Duration kMetricsStale = std::chrono::seconds(5);
 
 Result<> check_external(const ExternalOptions& o) {
   if (o.name.empty() || o.name.size() > 128 ||
@@ -30,6 +35,9 @@ Result<> check_external(const ExternalOptions& o) {
     return fail(Code::kInvalid, "role '%s': want both, prefill or decode", escape(o.role).c_str());
   if (o.role != "both" && o.url.empty())
     return fail(Code::kInvalid, "engine %s has a role but no url", o.name.c_str());
+  const auto printable = [](char c) { return c > ' ' && c < 0x7f; };
+  if (o.api_key.size() > kApiKeyMax || !std::all_of(o.api_key.begin(), o.api_key.end(), printable))
+    return fail(Code::kInvalid, "api_key: want at most %zu printable characters", kApiKeyMax);
   if (o.block_tokens > 65536) return fail(Code::kInvalid, "block_size: want at most 65536");
   return {};
 }
@@ -40,6 +48,19 @@ Result<uint64_t> small_number(const Json& json, const char* key, uint64_t max) {
   if (n > max)
     return fail(Code::kInvalid, "%s: want at most %llu", key, static_cast<unsigned long long>(max));
   return n;
+}
+
+// Adds the key of "key_file". Who posts a registration may not make us read a file.
+auto with_key_file(const Json& json) {
+  return [&json](ExternalOptions o) -> Result<ExternalOptions> {
+    MC_TRY(const std::string path, get_string_or(json, "key_file", ""));
+    if (path.empty()) return o;
+    MC_TRY(o.api_key, io::read_secret_file(path, kApiKeyMax));
+    while (o.api_key.ends_with('\n') || o.api_key.ends_with('\r')) o.api_key.pop_back();
+    if (o.api_key.empty()) return fail(Code::kInvalid, "key_file %s is empty", path.c_str());
+    MC_TRY_(check_external(o));
+    return o;
+  };
 }
 
 }  // namespace
@@ -57,6 +78,7 @@ Result<ExternalOptions> parse_external(const Json& json) {
   MC_TRY(o.rank, small_number(json, "dp_rank", 1 << 16));
   MC_TRY(o.role, get_string_or(json, "role", "both"));
   MC_TRY(o.kv_group, get_string_or(json, "kv_group", "default"));
+  MC_TRY(o.api_key, get_string_or(json, "api_key", ""));
   o.block_tokens = static_cast<uint32_t>(block);
   for (const char* key : {"lora_name", "additionalsalt"}) {
     MC_TRY(const std::string value, get_string_or(json, key, ""));
@@ -74,6 +96,7 @@ Json registration_json(const ExternalOptions& o) {
             {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
             {"block_size", o.block_tokens}, {"dp_rank", o.rank},    {"role", o.role},
             {"kv_group", o.kv_group}};
+  if (!o.api_key.empty()) j["api_key"] = o.api_key;
   return j;
 }
 
@@ -82,13 +105,21 @@ Result<std::vector<ExternalOptions>> read_external(const std::string& path) {
   if (!list.is_array()) return fail(Code::kInvalid, "%s: want a list of engines", path.c_str());
   std::vector<ExternalOptions> all;
   for (const Json& j : list) {
-    auto o = parse_external(j);
+    auto o = parse_external(j).and_then(with_key_file(j));
     if (!o)
       return fail(Code::kInvalid, "%s: engine %zu: %s", path.c_str(), all.size(),
                   o.error().what.c_str());
     all.push_back(std::move(*o));
   }
   return all;
+}
+
+http::ClientRequest ExternalEngine::request(const char* method, const std::string& path) const {
+  http::ClientRequest r;
+  r.method = method;
+  r.url = options.url + path;
+  if (!options.api_key.empty()) r.headers = {{"authorization", "Bearer " + options.api_key}};
+  return r;
 }
 
 ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots,
@@ -154,7 +185,7 @@ Result<> ExternalEngines::write() const {
   Json list = Json::array();
   for (const auto& [name, e] : engines_)
     if (e->options.posted) list.push_back(registration_json(e->options));
-  return io::write_file_atomically(state_file_, dump_json(list, 2) + "\n");
+  return io::write_file_atomically(state_file_, dump_json(list, 2) + "\n", 0600);  // it has keys
 }
 
 // A registration holds even if it cannot be written.
@@ -199,6 +230,29 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
   return {};
 }
 
+// Before its last answer began it worked on others.
+void ExternalEngine::begins(AnswerTimes& times, bool first_token, Time now) {
+  times.began = now;
+  if (first_token) times.prefill_ms = to_ms(now - std::max(times.sent, answered_at));
+  answered_at = now;
+}
+
+void ExternalEngine::learn(const AnswerTimes& times, const sched::Cost& cost, uint64_t tokens,
+                           uint64_t cached, uint64_t output, Time now) {
+  double ms = times.prefill_ms;
+  const auto more = static_cast<double>(output);
+  if (ms > 0 && output > 0) {
+    const double step = to_ms(now - times.began) / more;
+    step_ms += (step_ms > 0 ? kStepWeight : 1) * (step - step_ms);
+  }
+  if (ms <= 0) {  // the answer came at once: the time of its tokens is in it
+    const double whole = to_ms(now - times.sent);
+    ms = whole - more * (step_ms > 0 ? step_ms : cost.step_ms(1, tokens));
+    if (!times.alone || ms < whole * kPrefillShare) return;  // that tells nothing of the prefill
+  }
+  rate.learn(cost.spec_prefill_ms(tokens, std::min(cached, tokens)), ms);
+}
+
 bool ExternalEngines::remove(const std::string& name) {
   const auto it = engines_.find(name);
   if (it == engines_.end()) return false;
@@ -211,22 +265,55 @@ bool ExternalEngines::remove(const std::string& name) {
   log_info("conductor", "external engine %s is removed", name.c_str());
   const bool posted = it->second->options.posted;
   engines_.erase(it);
+  gather_adapters();
   if (posted) save();
   return true;
 }
 
 void ExternalEngines::tick(Time now) {
-  for (const auto& [name, e] : engines_)
+  for (const auto& [name, e] : engines_) {
     if (!e->options.url.empty() && !e->checking && now - e->checked >= e->check_after) check(*e);
+    if (e->up && !e->asks_metrics && now - e->metrics_at >= kCheckEvery &&
+        now >= e->no_metrics_until)
+      ask_metrics(*e);
+  }
+}
+
+void ExternalEngines::ask_metrics(ExternalEngine& engine) {
+  engine.asks_metrics = true;
+  engine.metrics_at = loop_.clock().now();
+  http::ClientRequest r = engine.request("GET", "/metrics");
+  r.timeout = kCheckTimeout;
+  r.answer_max = kMetricsMax;
+  http::ClientCallbacks calls;
+  calls.on_done = [this, name = engine.options.name,
+                   registration = engine.registration](const Result<http::ClientResponse>& answer) {
+    ExternalEngine* const e = find(name);
+    if (e == nullptr || e->registration != registration) return;
+    e->asks_metrics = false;
+    const bool well = answer && answer->status == 200;
+    e->metrics = well ? parse_engine_metrics(answer->body) : EngineMetrics();
+    if (!well) e->no_metrics_until = loop_.now() + kCheckAtLeastEvery;
+  };
+  client_.send(std::move(r), std::move(calls));
+}
+
+// Requests that wait there beyond those that are ours came from others.
+double ExternalEngine::wait_ms(Time now) const {
+  const double ours = ledger.wait_ms(now);
+  if (!metrics.waiting || now - metrics_at > kMetricsStale) return ours;
+  const double counted = ledger.jobs() > 0 ? static_cast<double>(ledger.jobs() - 1) : 0;
+  return ours + std::max(0.0, *metrics.waiting - counted) * rate.mean_ms();
 }
 
 void ExternalEngines::check(ExternalEngine& engine) {
   engine.checking = true;
   engine.checked = loop_.clock().now();
-  http::ClientRequest r;
-  r.url = engine.options.url + (engine.known ? "/health" : "/v1/models");
+  engine.asks_models = !engine.known || engine.checked - engine.models_at >= kModelsEvery;
+  if (engine.asks_models) engine.models_at = engine.checked;
+  http::ClientRequest r = engine.request("GET", engine.asks_models ? "/v1/models" : "/health");
   r.timeout = kCheckTimeout;
-  r.answer_max = engine.known ? kHealthMax : kModelsMax;
+  r.answer_max = engine.asks_models ? kModelsMax : kHealthMax;
   http::ClientCallbacks calls;
   calls.on_done = [this, name = engine.options.name,
                    registration = engine.registration](const Result<http::ClientResponse>& answer) {
@@ -245,36 +332,58 @@ void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientRespon
   };
   if (!answer && answer.error().code == Code::kCorrupt) return wrong(answer.error().what);
   if (!answer) return down(e, answer.error().what);
-  const bool well = answer->status == 200 || (e.known && answer->status == 404);
+  const bool well = answer->status == 200 || (!e.asks_models && answer->status == 404);
   const std::string status = strf("it answers with status %d", answer->status);
   if (!well && answer->status / 100 == 5) return down(e, status);  // it may be starting
   if (!well) return wrong(status);
-  if (!e.known) {
+  if (e.asks_models) {
     if (auto fits = serves(e, *answer); !fits) return wrong(fits.error().what);
-    log_info("conductor", "external engine %s is up", e.options.name.c_str());
+    if (!e.known) log_info("conductor", "external engine %s is up", e.options.name.c_str());
   }
   e.known = e.up = true;
   e.why.clear();
+  if (e.asks_models) gather_adapters();
 }
 
 void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
   const bool news = engine.up || engine.why != why;
   if (engine.up && engine.stream) engine.stream->reset();
   engine.up = engine.known = false;
+  engine.adapters.clear();
   engine.why = why;
   if (news)
     log_warn("conductor", "external engine %s gets no requests: %s", engine.options.name.c_str(),
              why.c_str());
+  gather_adapters();
 }
 
-Result<> ExternalEngines::serves(const ExternalEngine& engine,
-                                 const http::ClientResponse& answer) const {
+void ExternalEngines::gather_adapters() {
+  AdapterNames all;
+  for (const auto& [name, e] : engines_) all.insert(e->adapters.begin(), e->adapters.end());
+  if (all != *adapters_) adapters_ = std::make_shared<AdapterNames>(std::move(all));
+}
+
+// Takes down its adapters: models that name ours as what they derive from.
+Result<> ExternalEngines::serves(ExternalEngine& engine, const http::ClientResponse& answer) const {
   MC_TRY(const Json json, parse_json(answer.body));
+  const std::string& wanted = engine.options.model;
+  bool found = false;
+  AdapterNames adapters;
   if (const Json* data = member(json, "data"); data != nullptr && data->is_array())
-    for (const Json& m : *data)
-      if (auto id = get_string(m, "id"); id && *id == engine.options.model) return {};
-  return fail(Code::kInvalid, "it does not serve '%s': give its name for it as modelname",
-              escape(engine.options.model).c_str());
+    for (const Json& m : *data) {
+      const auto id = get_string(m, "id");
+      if (!id) continue;
+      found |= *id == wanted;
+      const auto parent = get_string_or(m, "parent", "");
+      if (parent && *parent == wanted && *id != wanted && *id != model_ &&
+          adapters.size() < kAdaptersMax)
+        adapters.insert(*id);
+    }
+  if (!found)
+    return fail(Code::kInvalid, "it does not serve '%s': give its name for it as modelname",
+                escape(wanted).c_str());
+  engine.adapters = std::move(adapters);
+  return {};
 }
 
 Json external_json(const ExternalEngine& e, Time now) {
@@ -288,13 +397,23 @@ Json external_json(const ExternalEngine& e, Time now) {
             {"assigned", e.assigned},
             {"requests", e.requests},
             {"context_tokens", e.context_tokens},
-            {"queue_ms", e.ledger.wait_ms(now)},
-            {"queued_tokens", e.ledger.tokens()}};
+            {"queue_ms", e.wait_ms(now)},
+            {"queued_tokens", e.ledger.tokens()},
+            {"prefills_learned", e.rate.seen()},
+            {"prefill_factor", e.rate.factor()},
+            {"prefill_ms", e.rate.mean_ms()},
+            {"adapters", e.adapters}};
+  const std::pair<const char*, std::optional<double>> told[] = {{"running", e.metrics.running},
+                                                                {"waiting", e.metrics.waiting},
+                                                                {"kv_usage", e.metrics.kv_usage}};
+  for (const auto& [name, value] : told)
+    if (value) j[name] = *value;
   if (!e.cache) return j;
   j["block_size"] = e.cache->block_tokens();
   j["index_blocks"] = e.cache->blocks();
   j["orphan_blocks"] = e.cache->orphans();
   j["skipped_blocks"] = e.cache->skipped();
+  j["unknown_extra"] = e.cache->unknown_extra();
   j["events_seen"] = e.stream->order().next();
   j["event_gaps"] = e.stream->order().gaps();
   j["event_resyncs"] = e.stream->order().clears();

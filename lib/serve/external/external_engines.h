@@ -3,9 +3,10 @@
 // An engine prefills and decodes, or is one half of a pair whose connector moves the KV (`role`,
 // `kv_group`). The conductor schedules it like its own workers and proxies requests to it.
 // External engines send no heartbeats. A check runs once a second: first of the models that the
-// engine serves, then of its health. An engine that does not answer gets no requests; its cache is
-// forgotten, and its events are replayed. One that answers, but wrongly, has its
-// next check ever later, up to a minute; after a new registration it comes at once.
+// engine serves, and again every ten seconds, for its adapters; else of its health. An engine that
+// does not answer gets no requests; its cache is forgotten, and its events are replayed. One that
+// answers, but wrongly, has its next check ever later, up to a minute; after a new registration it
+// comes at once.
 //
 // Thread: the loop's.
 #pragma once
@@ -13,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -20,10 +22,14 @@
 #include "base/metrics.h"
 #include "http/client.h"
 #include "io/loop.h"
+#include "sched/cost.h"
 #include "sched/ledger.h"
+#include "sched/prefill_rate.h"
 #include "sched/prefix_index.h"
+#include "serve/external/engine_metrics.h"
 #include "serve/external/event_stream.h"
 #include "serve/external/external_cache.h"
+#include "serve/external/text_affinity.h"
 
 namespace mc::serve {
 
@@ -38,22 +44,38 @@ struct ExternalOptions {
   // "both"; or "prefill", which hands its KV to any engine of role "decode" in the same group.
   std::string role = "both";
   std::string kv_group = "default";
+  std::string api_key;  // sent to it as a bearer's; in no log and no answer of ours
   bool posted = false;  // by POST /register: kept in the state file, where there is one
 };
 
 // What POST /register takes:
 //   {"instance_id", "url", "modelname", "endpoint", "replay_endpoint", "block_size", "tenant_id",
-//    "dp_rank", "type", "role", "kv_group"}
+//    "dp_rank", "type", "role", "kv_group", "api_key"}
 // Errors: kInvalid, naming the member.
 Result<ExternalOptions> parse_external(const Json& json);
 Json registration_json(const ExternalOptions& options);  // what parse_external() reads
-// A file with a list of those.
+// A file with a list of those; there "key_file" may name a file with the key, of mode 0600.
 Result<std::vector<ExternalOptions>> read_external(const std::string& path);
+
+// Names of LoRA adapters of the model.
+using AdapterNames = std::set<std::string>;
+
+// Of one request on one engine.
+struct AnswerTimes {
+  Time sent{}, began{};
+  bool alone = false;     // the engine had nothing else of ours when it was sent
+  double prefill_ms = 0;  // where the answer began with its first token; 0: that is not known
+};
 
 struct ExternalEngine {
   ExternalOptions options;
+  http::ClientRequest request(const char* method, const std::string& path) const;
   bool up = false, checking = false, known = false;  // known: its models were checked
-  std::string why = "not asked yet";                 // when it is not up
+  bool asks_models = false;                          // the check under way
+  Time models_at{};                                  // when it was asked for them
+  AdapterNames adapters;
+  Time no_tokens_until{};             // it cannot say a prompt's tokens, and is not asked before
+  std::string why = "not asked yet";  // when it is not up
   Time checked{};
   Duration check_after{};     // asked again this long after `checked`
   uint64_t registration = 0;  // an answer to an older one of the same name is not its own
@@ -62,6 +84,18 @@ struct ExternalEngine {
   // What this conductor gave it to do.
   sched::Ledger ledger;
   uint64_t assigned = 0, requests = 0, context_tokens = 0;
+  // What it takes for it, and what it says of itself.
+  sched::PrefillRate rate;
+  double step_ms = 0;  // between two tokens; 0: not known
+  Time answered_at{};  // when it last began an answer
+  EngineMetrics metrics;
+  Time metrics_at{}, no_metrics_until{};
+  bool asks_metrics = false;
+  double wait_ms(Time now) const;  // until a new request would start, by our ledger and its own
+  void begins(AnswerTimes& times, bool first_token, Time now);
+  // An answer is complete. `cached`: of the prompt's tokens; `output`: tokens after the first.
+  void learn(const AnswerTimes& times, const sched::Cost& cost, uint64_t tokens, uint64_t cached,
+             uint64_t output, Time now);
 };
 
 class ExternalEngines {
@@ -87,11 +121,15 @@ class ExternalEngines {
   ExternalEngine* find(const std::string& name);
   const std::map<std::string, std::unique_ptr<ExternalEngine>>& all() const { return engines_; }
   size_t up() const;  // engines that can get requests
+  // What engines that are up list; another one after a change.
+  const std::shared_ptr<const AdapterNames>& adapters() const { return adapters_; }
   // The engine to decode what `prefill` computes: the least loaded that is up and `may`.
   using May = std::function<bool(const std::string& name)>;
   ExternalEngine* partner(const ExternalEngine& prefill, const May& may) const;
   void tick(Time now);
+  static constexpr size_t kAffinityPieces = 1 << 18;
   http::Client& client() { return client_; }
+  TextAffinity& affinity() { return affinity_; }
 
  private:
   Result<> write() const;
@@ -99,7 +137,9 @@ class ExternalEngines {
   void check(ExternalEngine& engine);
   void checked(ExternalEngine& engine, const Result<http::ClientResponse>& answer);
   void down(ExternalEngine& engine, const std::string& why);
-  Result<> serves(const ExternalEngine& engine, const http::ClientResponse& answer) const;
+  Result<> serves(ExternalEngine& engine, const http::ClientResponse& answer) const;
+  void gather_adapters();
+  void ask_metrics(ExternalEngine& engine);
 
   io::Loop& loop_;
   sched::PrefixIndex& index_;
@@ -108,7 +148,9 @@ class ExternalEngines {
   const size_t blocks_max_;
   Counter& gaps_;
   http::Client client_;
+  TextAffinity affinity_{kAffinityPieces};
   std::map<std::string, std::unique_ptr<ExternalEngine>> engines_;
+  std::shared_ptr<const AdapterNames> adapters_ = std::make_shared<AdapterNames>();
   uint64_t registrations_ = 0;
   std::string state_file_;
 };

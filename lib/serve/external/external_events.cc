@@ -10,6 +10,8 @@ namespace {
 constexpr size_t kEventsMax = 1 << 16;       // in a batch
 constexpr size_t kEventHashesMax = 1 << 16;  // in an event
 constexpr uint64_t kEventBlockMax = 65536;
+constexpr size_t kNameMax = 256;
+constexpr size_t kNowhere = 1 << 16;  // the array form does not have it
 
 std::optional<uint64_t> event_hash(const wire::Value& v) {
   if (const auto n = v.unsigned_integer()) return *n;
@@ -48,6 +50,33 @@ Result<std::vector<uint64_t>> event_hashes(const wire::Value& list) {
   return all;
 }
 
+// [identifier, offset] of a picture.
+bool add_picture(const wire::Value& v, std::string& content) {
+  const auto offset = v.at(1).integer();
+  if (v.size() != 2 || v.at(0).bytes().empty() || !offset) return false;
+  content += std::string(v.at(0).bytes()) + '\0' + std::to_string(*offset) + '\0';
+  return true;
+}
+
+ExternalEvent::Extra event_extra(const wire::Value& keys, const ExternalEvent& e, bool first) {
+  ExternalEvent::Extra extra;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const wire::Value key = keys.at(i);
+    if (key.kind() == wire::Value::Kind::kArray)
+      extra.unknown |= !add_picture(key, extra.content);
+    else if (key.kind() == wire::Value::Kind::kBinary)
+      extra.content += key.bytes();
+    else if (i == 0 && !e.lora.empty() && key.text() == e.lora)
+      continue;
+    else if (first && extra.salt.empty() && !key.text().empty())
+      extra.salt = key.text();
+    else
+      extra.unknown = true;
+  }
+  extra.unknown |= !keys.nil() && keys.kind() != wire::Value::Kind::kArray;
+  return extra;
+}
+
 Result<> stored(const EventFields& fields, ExternalEvent& e) {
   if (const wire::Value parent = fields.get(2, "parent_block_hash", "parent_hash"); !parent.nil()) {
     e.parent = event_hash(parent);
@@ -69,8 +98,19 @@ Result<> stored(const EventFields& fields, ExternalEvent& e) {
     if (!t || *t < 0 || *t > INT32_MAX) return fail(Code::kInvalid, "token_ids[%zu]", i);
     e.tokens.push_back(static_cast<int32_t>(*t));
   }
-  e.adapter = !fields.get(5, "lora_id").nil() || !fields.get(7, "lora_name").nil();
+  e.lora = fields.get(7, "lora_name").text().substr(0, kNameMax);
+  e.adapter = !fields.get(5, "lora_id").nil() || !e.lora.empty();
   e.medium = fields.get(6, "medium").text().substr(0, 16);
+  const wire::Value extras = fields.get(8, "extra_keys");
+  if (extras.kind() == wire::Value::Kind::kArray && extras.size() != e.hashes.size())
+    return fail(Code::kInvalid, "%zu extra_keys for %zu blocks", extras.size(), e.hashes.size());
+  if (extras.kind() == wire::Value::Kind::kArray)
+    for (size_t i = 0; i < extras.size(); ++i)
+      e.extras.push_back(event_extra(extras.at(i), e, i == 0 && !e.parent));
+  const std::string_view kind = fields.get(kNowhere, "kv_cache_spec_kind").text();
+  e.full = kind.empty() || kind == "unknown" || kind.find("full") != kind.npos ||
+           kind == "mla_attention";
+  e.here = fields.get(kNowhere, "locality").text() != "REMOTE";
   return {};
 }
 
@@ -83,6 +123,7 @@ Result<> decode_event(const wire::Value& v, ExternalBatch& batch) {
   } else if (type == "BlockRemoved" || type == "removed" || type == "BlockStored" ||
              type == "stored") {
     MC_TRY(e.hashes, event_hashes(fields.get(1, "block_hashes", "seq_hashes")));
+    e.group = fields.get(kNowhere, "group_idx").integer();
     if (type == "BlockStored" || type == "stored") {
       MC_TRY_(stored(fields, e));
     } else {

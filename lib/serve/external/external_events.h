@@ -3,13 +3,18 @@
 // A message is a MessagePack batch [time, [event...], data_parallel_rank]. An event is an array
 // ["BlockStored", ...] or a map {"type": "BlockStored", ...}:
 //
-//   BlockStored        block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium
+//   BlockStored        block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium,
+//                      lora_name, extra_keys; kv_cache_spec_kind, locality
 //   BlockRemoved       block_hashes, medium
 //   AllBlocksCleared
 //
 // Maps may also use the names of Mooncake's RFC 1527 (event_type stored, removed, cleared;
 // seq_hashes; parent_hash). A hash is an integer or bytes; the last eight bytes count. Events of
 // other types are counted and skipped. An event that contradicts itself fails its batch.
+//
+// `extra_keys` of a block are what enters its hash beside its tokens: the adapter's name,
+// [identifier, offset] of each picture, the cache salt of a prompt's first block, a digest of
+// embeddings.
 //
 // Thread: values.
 #pragma once
@@ -33,8 +38,19 @@ struct ExternalEvent {
   std::optional<uint64_t> parent;  // stored: of hashes[0]; none: it is a prompt's first block
   std::vector<int32_t> tokens;     // stored: block_tokens of each block
   uint32_t block_tokens = 0;
-  std::string medium;    // "GPU", "CPU", ...; empty: not told
-  bool adapter = false;  // of a LoRA adapter, not of the model itself
+  std::string medium;            // "GPU", "CPU", ...; empty: not told
+  bool adapter = false;          // of a LoRA adapter, not of the model itself
+  std::string lora;              // its name, where the event has it
+  bool full = true;              // of full attention: what a prompt can begin with
+  bool here = true;              // in the engine itself, not in a pool
+  std::optional<int64_t> group;  // of the engine's kinds of attention
+  // What it tells of the blocks beside their tokens; none: nothing. An adapter's name aside.
+  struct Extra {
+    std::string salt;      // of the prompt; of its first block only
+    std::string content;   // of pictures and the like
+    bool unknown = false;  // it is not understood
+  };
+  std::vector<Extra> extras;
 };
 
 struct ExternalBatch {

@@ -4,30 +4,13 @@
 
 #include "base/json.h"
 #include "serve/frontend/api_server.h"
+#include "serve/frontend/openai_proxied.h"
 #include "serve/frontend/openai_text.h"
 
 namespace mc::serve {
 namespace {
 
 constexpr size_t kUnsentMax = kMiB;  // a client that reads this slowly is given up
-
-GenerateRequest generate_of(const std::string& id, CompletionRequest& r) {
-  GenerateRequest g;
-  g.id = id;
-  g.prompt = std::move(r.prompt);
-  g.cache_salt = r.cache_salt;
-  g.priority = r.priority;
-  g.cache = r.cache;
-  g.max_tokens = r.max_tokens;
-  g.min_tokens = r.min_tokens;
-  g.ignore_eos = r.ignore_eos;
-  g.stop_tokens = r.stop_token_ids;
-  g.seed = r.seed;
-  g.temperature = r.temperature;
-  g.top_k = r.top_k;
-  g.top_p = r.top_p;
-  return g;
-}
 
 uint32_t whole_seconds(Duration d) {
   return static_cast<uint32_t>(std::clamp(std::ceil(to_seconds(d)), 1.0, 30.0));
@@ -41,7 +24,7 @@ struct ApiServer::Answer {
   static void refuse_over(ApiServer& s, const http::Exchange& x, const std::string& id,
                           const Tenants::Over& over);
   static void begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
-                    const std::string& id, CompletionRequest parsed);
+                    const std::string& id, ParsedRequest asked);
   http::Exchange x;
   CompletionRequest request;
   AnswerWriter writer;
@@ -82,35 +65,61 @@ void ApiServer::Answer::refuse_over(ApiServer& s, const http::Exchange& x, const
             {"x-mc-reject-reason", "rate_limit_exceeded"}});
 }
 
-void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant, bool chat) {
-  const std::string id = id_of(x);
+void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant) {
+  const std::string id = ids_.of(x);
+  const std::string& path = x.request().path;
   if (const auto over = tenants_.begin(tenant, loop_.now()))
     return Answer::refuse_over(*this, x, id, *over);
-  const auto parsed = std::make_shared<tl::expected<CompletionRequest, ApiError>>();
+  read_request(x, tenant, path,
+               [this, x, tenant, id](tl::expected<ParsedRequest, ApiError>* asked) {
+                 if (asked != nullptr && *asked)
+                   return Answer::begin(*this, x, tenant, id, std::move(**asked));
+                 tenants_.ended(tenant, 0, loop_.now());
+                 if (asked == nullptr) return;
+                 count(metrics_, asked->error().status, "invalid");
+                 refuse(x, asked->error(), {{"x-request-id", id}});
+               });
+}
+
+// Reads a request, and gets its tokens from an engine where that knows them better. `then` gets
+// nothing when there is an answer already.
+void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
+                             const std::string& path,
+                             std::function<void(tl::expected<ParsedRequest, ApiError>*)> then) {
+  const auto asked = std::make_shared<tl::expected<ParsedRequest, ApiError>>();
+  const auto adapters =
+      conductor_.external().all().empty() ? nullptr : conductor_.external().adapters();
   const std::string& body = x.request().body;
   texts_.run(
-      x, id, tenant, body.size(),
-      [this, parsed, chat, &body] { *parsed = parse_completion(body, chat, limits_); },
-      [this, x, tenant, id, parsed](bool done) {
-        if (!done) return tenants_.ended(tenant, 0, loop_.now());
-        if (*parsed) return Answer::begin(*this, x, tenant, id, std::move(**parsed));
-        tenants_.ended(tenant, 0, loop_.now());
-        count(metrics_, parsed->error().status, "invalid");
-        refuse(x, parsed->error(), {{"x-request-id", id}});
+      x, ids_.of(x), tenant, body.size(),
+      [this, asked, adapters, path, &body] {
+        *asked = parse_asked(path, body, adapters.get(), limits_);
+      },
+      [this, x, tenant, asked, then = std::move(then)](bool done) {
+        if (!done) return then(nullptr);
+        if (!*asked || !(*asked)->question) return then(asked.get());
+        x.on_gone([] {});  // not the text's any more
+        engine_tokens_.get(*(*asked)->question, tenant,
+                           [asked, then](const std::vector<int32_t>& tokens) {
+                             if (!tokens.empty()) (*asked)->proxied->tokens = tokens;
+                             then(asked.get());
+                           });
       });
 }
 
 void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
-                              const std::string& id, CompletionRequest parsed) {
-  // External engines get what the client sent.
-  std::string body = s.conductor_.external().all().empty() ? "" : x.request().body;
+                              const std::string& id, ParsedRequest asked) {
+  const bool stream = asked.own ? asked.own->stream : asked.proxied->stream;
+  if (asked.proxied)
+    asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
+  GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
+    return s.tenants_.salt(tenant, salt);
+  });
+  CompletionRequest parsed = asked.own ? std::move(*asked.own) : CompletionRequest();
+  parsed.stream = stream;
   x.forget_body();
-  if (const auto over = s.tenants_.spend(tenant, parsed.prompt.size(), s.loop_.now()))
+  if (const auto over = s.tenants_.spend(tenant, g.tokens(), s.loop_.now()))
     return refuse_over(s, x, id, *over);
-  GenerateRequest g = generate_of(id, parsed);
-  g.path = x.request().path;
-  g.body = std::move(body);
-  g.cache_salt = s.tenants_.salt(tenant, g.cache_salt);
   // A request may wait longer than its tenant's others, not less.
   if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
   g.priority += s.tenants_.at(tenant).priority;
@@ -121,7 +130,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   const auto a = std::make_shared<Answer>(x, std::move(parsed), std::move(writer), std::move(text));
   a->id = id;
   a->tenant = tenant;
-  a->prompt_tokens = g.prompt.size();
+  a->prompt_tokens = g.tokens();
   ResponseSink sink;
   sink.on_tokens = [&s, a](const Progress& p, const std::vector<int32_t>& t) {
     s.tokens(*a, p, t);
@@ -206,7 +215,7 @@ void ApiServer::done(Answer& a, const Progress& p, const std::optional<RequestEr
   if (a.proxied && !a.request.stream) return;  // cut: the client sees that it is not whole
   const Usage usage = a.usage(p);
   if (failed) {
-    const ApiError error{failed->status, failed->what, "", failed->code};
+    const ApiError error{failed->status, failed->what, failed->param, failed->code};
     if (a.started) {
       a.x.write("data: " + error_json(error) + "\n\n");
       return a.x.end();

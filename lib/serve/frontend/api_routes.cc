@@ -8,6 +8,7 @@
 #include "serve/frontend/admin_routes.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/dashboard.h"
+#include "serve/frontend/openai_members.h"
 #include "serve/frontend/registry_routes.h"
 
 namespace mc::serve {
@@ -68,7 +69,7 @@ struct ApiServer::Pages {
   template <void (*Answer)(const http::Exchange&, const Json&, Conductor&)>
   static void by_json(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
     const auto json = std::make_shared<Result<Json>>();
-    const std::string id = s.id_of(x);
+    const std::string id = s.ids_.of(x);
     const auto& body = x.request().body;
     s.texts_.run(
         x, id, tenant, body.size(), [json, &body] { *json = parse_json(body); },
@@ -79,15 +80,17 @@ struct ApiServer::Pages {
                    {{"x-request-id", id}});
         });
   }
-  static void text_completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
-    s.completion(x, tenant, false);
+  static void completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    s.completion(x, tenant);
   }
-  static void chat_completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
-    s.completion(x, tenant, true);
+  static void by_engine(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    s.completion(x, tenant);
   }
   static void tokens_or_text(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    // Engines that answer alone know their tokens.
+    if (s.conductor_.held({}).empty() && s.engine_tokens_.can_ask()) return s.completion(x, tenant);
     const auto answer = std::make_shared<tl::expected<std::string, ApiError>>();
-    const std::string id = s.id_of(x);
+    const std::string id = s.ids_.of(x);
     const http::Request& r = x.request();
     s.texts_.run(
         x, id, tenant, r.body.size(),
@@ -131,51 +134,94 @@ struct ApiServer::Pages {
                        "", "unknown_request"});
     x.reply(200, kJsonType, dump_json(known, 2) + "\n");
   }
+  static Json model_json(const ApiServer& s) {
+    return {{"id", s.limits_.model},
+            {"object", "model"},
+            {"created", s.created_},
+            {"owned_by", "mc"},
+            {"vocab", s.limits_.vocab},
+            {"max_model_len", s.limits_.context_max},
+            {"chat_template", model::name(s.limits_.chat)}};
+  }
+  static Json adapter_json(const ApiServer& s, const std::string& name) {
+    Json j = model_json(s);
+    j["id"] = name;
+    j["parent"] = s.limits_.model;
+    return j;
+  }
   static void models(ApiServer& s, const http::Exchange& x, Tenants::Index) {
-    const Json model = {{"id", s.limits_.model},
-                        {"object", "model"},
-                        {"created", s.created_},
-                        {"owned_by", "mc"},
-                        {"vocab", s.limits_.vocab},
-                        {"max_model_len", s.limits_.context_max},
-                        {"chat_template", model::name(s.limits_.chat)}};
-    x.reply(200, kJsonType, dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n");
+    Json data = Json::array({model_json(s)});
+    for (const std::string& name : *s.conductor_.external().adapters())
+      data.push_back(adapter_json(s, name));
+    x.reply(200, kJsonType, dump_json({{"object", "list"}, {"data", std::move(data)}}) + "\n");
+  }
+  static void one_model(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    const std::string id = x.request().path.substr(std::string_view("/v1/models/").size());
+    const bool adapter = s.conductor_.external().adapters()->contains(id);
+    if (!adapter && id != s.limits_.model) return s.refuse(x, no_such_model(id, s.limits_));
+    x.reply(200, kJsonType, dump_json(adapter ? adapter_json(s, id) : model_json(s)) + "\n");
+  }
+  // For the tenant that asks, or for one that it names.
+  static std::optional<std::string> salt_for(ApiServer& s, const http::Exchange& x,
+                                             Tenants::Index tenant, const std::string& asked) {
+    const auto named = x.request().query.find("tenant");
+    if (named == x.request().query.end())
+      return by_admin_socket(x) ? asked : s.tenants_.salt(tenant, asked);
+    const auto other = s.tenants_.named(named->second);
+    return other ? std::optional(s.tenants_.salt(*other, asked)) : std::nullopt;
   }
   static void dry_run(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
     const http::Request& r = x.request();
-    const bool post = r.method == "POST";
     const auto it = r.query.find("prompt");
+    const bool post = r.method == "POST";
     if (!post && (it == r.query.end() || it->second.empty()))
       return s.refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
-    const std::string& text = post ? r.body : it->second;
-    const auto asked = std::make_shared<tl::expected<CompletionRequest, ApiError>>();
-    const std::string id = s.id_of(x);
+    const auto decide = [&s, x, tenant,
+                         id = s.ids_.of(x)](tl::expected<ParsedRequest, ApiError>* asked) {
+      if (asked == nullptr) return;
+      if (!*asked) return s.refuse(x, asked->error(), {{"x-request-id", id}});
+      std::optional<std::string> salt;
+      const GenerateRequest g = generate_request(**asked, id, 0, [&](const std::string& given) {
+        salt = salt_for(s, x, tenant, given);
+        return salt.value_or("");
+      });
+      if (!salt)
+        return s.refuse(x, {404, "no tenant has that name", "tenant", ""}, {{"x-request-id", id}});
+      x.reply(200, kJsonType, dump_json(s.conductor_.route(g), 2) + "\n");
+    };
+    if (post) {
+      const auto body = JsonText::parse(r.body);
+      const bool chat = body && body->find("messages");
+      return s.read_request(x, tenant, chat ? "/v1/chat/completions" : "/v1/completions", decide);
+    }
+    const auto asked = std::make_shared<tl::expected<ParsedRequest, ApiError>>();
+    const std::string& text = it->second;
     s.texts_.run(
-        x, id, tenant, text.size(),
-        [asked, post, &text, &limits = s.limits_] {
-          if (post) {
-            *asked = parse_completion(text, false, limits);
-          } else {
-            (*asked)->max_tokens = 0;
-            (*asked)->prompt = limits.tokenizer->encode(text);
-          }
+        x, s.ids_.of(x), tenant, text.size(),
+        [asked, &text, &limits = s.limits_] {
+          CompletionRequest prompt;
+          prompt.max_tokens = 0;
+          prompt.prompt = limits.tokenizer->encode(text);
+          (*asked)->own = std::move(prompt);
         },
-        [&s, x, asked, id](bool done) {
-          if (!done) return;
-          if (!*asked) return s.refuse(x, asked->error(), {{"x-request-id", id}});
-          const CompletionRequest& c = **asked;
-          x.reply(200, kJsonType,
-                  dump_json(s.conductor_.route(c.prompt, c.cache_salt, c.max_tokens), 2) + "\n");
-        });
+        [asked, decide](bool done) { decide(done ? asked.get() : nullptr); });
   }
 };
 
 const std::vector<ApiServer::Route>& ApiServer::Route::all() {
   using P = Pages;
   static const std::vector<Route> routes = {
-      {"POST", "/v1/completions", Who::kTenant, P::text_completion},
-      {"POST", "/v1/chat/completions", Who::kTenant, P::chat_completion},
+      {"POST", "/v1/completions", Who::kTenant, P::completion},
+      {"POST", "/v1/chat/completions", Who::kTenant, P::completion},
+      {"POST", "/v1/responses", Who::kTenant, P::by_engine},
+      {"POST", "/v1/messages", Who::kTenant, P::by_engine},
+      {"POST", "/v1/embeddings", Who::kTenant, P::by_engine},
+      {"POST", "/v1/rerank", Who::kTenant, P::by_engine},
+      {"POST", "/rerank", Who::kTenant, P::by_engine},
+      {"POST", "/score", Who::kTenant, P::by_engine},
+      {"POST", "/pooling", Who::kTenant, P::by_engine},
       {"GET", "/v1/models", Who::kTenant, P::models},
+      {"GET", "/v1/models/*", Who::kTenant, P::one_model},
       {"POST", "/tokenize", Who::kTenant, P::tokens_or_text},
       {"POST", "/detokenize", Who::kTenant, P::tokens_or_text},
       {"GET", "/live", Who::kEverybody, P::common},
@@ -267,9 +313,11 @@ std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x, const Ro
 }
 
 void ApiServer::dispatch(const http::Exchange& x) {
-  ++next_;
+  ids_.next();
   const auto& [path, method] = std::tie(x.request().path, x.request().method);
-  const Route* const route = Route::find(path);
+  const Route* route = Route::find(path);
+  if (route != nullptr && route->answer == Pages::by_engine && conductor_.external().all().empty())
+    route = nullptr;
   const auto tenant = enter(x, route);
   if (!tenant) return;
   if (route != nullptr && route->takes(method)) return route->answer(*this, x, *tenant);

@@ -76,11 +76,16 @@ void ApiServerOptions::describe(OptionList& v) {
   v("http-without-keys", http_without_keys,
     "serve beyond loopback without --api-keys: all who reach the port may send prompts");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
+  v("tokenize-wait", tokenize_wait,
+    "longest wait for an external engine's own tokens of a prompt; 0s: engines are not asked");
 }
 
 Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServerOptions& options,
                                                    Conductor& conductor, Metrics& metrics,
                                                    std::string config) {
+  if (options.tokenize_wait.count() < 0)
+    return fail(Code::kInvalid, "--tokenize-wait %s, want 0s or more",
+                to_text(options.tokenize_wait).c_str());
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or no client can connect");
   MC_TRY_(check_address(options));
@@ -104,7 +109,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
     server.local_socket = options.admin_socket;
   if (server.local_optional && !options.runtime_folder.empty())
     server.local_socket = options.runtime_folder + "/mc-conductor-{port}.sock";
-  server.body_max = Bytes{api->limits_.body_max()};
+  // What an external engine may take is not known: pictures, for one.
+  if (conductor.external().all().empty()) server.body_max = Bytes{api->limits_.body_max()};
   server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");
@@ -136,9 +142,9 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
                if (e.status == 429) extra.push_back({"x-mc-reject-reason", e.code});
                refuse(x, e, std::move(extra));
              }),
-      created_(wall_now_ns() / 1'000'000'000),
-      prefix_(strf("%llx",
-                   static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}
+      engine_tokens_(loop, conductor.external(), texts_.pool(), options.tokenize_wait),
+      ids_(options.seed),
+      created_(wall_now_ns() / 1'000'000'000) {}
 
 ApiServer::~ApiServer() {
   if (keys_timer_ != 0) loop_.cancel(keys_timer_);
@@ -175,12 +181,16 @@ void ApiServer::count(Metrics& metrics, int status, const std::string& reason) {
 
 void ApiServer::refuse(const http::Exchange& x, const ApiError& e, http::Headers extra) const {
   const bool named = !extra.empty() && extra.front().first == "x-request-id";
-  if (!named) extra.insert(extra.begin(), {"x-request-id", id_of(x)});
+  if (!named) extra.insert(extra.begin(), {"x-request-id", ids_.of(x)});
   x.reply(e.status, kJsonType, error_json(e) + "\n", std::move(extra));
 }
 
-// The client's own, when it sent one that may stand in a log and a header.
-std::string ApiServer::id_of(const http::Exchange& x) const {
+RequestIds::RequestIds(uint64_t seed)
+    : prefix_(strf("%llx",
+                   static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))),
+      seeds_(seed) {}
+
+std::string RequestIds::of(const http::Exchange& x) const {
   const auto given = x.request().headers.find("x-request-id");
   if (given != x.request().headers.end() && all_printable(given->second)) return given->second;
   return prefix_ + "-" + std::to_string(next_);

@@ -1,11 +1,11 @@
 // Serves the conductor's HTTP API: OpenAI's for clients, state and metrics for operators.
 //
-//   POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize   GET /v1/models
-//   GET /live, /ready, /health, /metrics, /cluster, /config
-//   GET /debug/route?prompt=TEXT (or POST a completion): what would be decided now
-//   GET /explain/ID: what was decided for a request
-//   POST /admin/scale-in (serve/frontend/admin_routes.h)
-//   GET / for people (serve/frontend/dashboard.h); /register, /query and others
+//   POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize   GET /v1/models,
+//   /v1/models/ID POST /v1/responses, /v1/messages, /v1/embeddings and others: external engines
+//   answer these GET /live, /ready, /health, /metrics, /cluster, /config GET
+//   /debug/route?prompt=TEXT (or POST a completion): what would be decided now GET /explain/ID:
+//   what was decided for a request POST /admin/scale-in (serve/frontend/admin_routes.h) GET / for
+//   people (serve/frontend/dashboard.h); /register, /query and others
 //   (serve/frontend/registry_routes.h)
 //
 // With --api-keys every route needs a key (401), except `/`, /live, /ready, /health, /metrics and
@@ -26,14 +26,17 @@
 //
 // Thread: the loop's.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "http/server.h"
 #include "serve/conductor/conductor.h"
-#include "serve/frontend/openai.h"
+#include "serve/frontend/engine_tokens.h"
+#include "serve/frontend/openai_proxied.h"
 #include "serve/frontend/tenants.h"
 #include "serve/frontend/text_work.h"
 
@@ -48,8 +51,25 @@ struct ApiServerOptions {
   std::vector<std::string> http_names{};
   bool http_without_keys = false;
   std::string runtime_folder{};  // of the default socket, no option; "": none
+  uint64_t seed = fresh_seed();  // of the seeds that requests do not name, no option
   bool coalesce = false;
+  Duration tokenize_wait = std::chrono::milliseconds(100);
   void describe(OptionList& v);
+};
+
+// Names requests, and draws for those that have no seed.
+class RequestIds {
+ public:
+  explicit RequestIds(uint64_t seed);
+  void next() { ++next_; }  // a request came
+  // The client's own, when it sent one that may stand in a log and a header.
+  std::string of(const http::Exchange& x) const;
+  uint64_t seed() { return seeds_.next(); }
+
+ private:
+  const std::string prefix_;
+  uint64_t next_ = 0;  // requests so far
+  Random seeds_;
 };
 
 class ApiServer {
@@ -80,7 +100,6 @@ class ApiServer {
   void watch_keys();
   static void count(Metrics& metrics, int status, const std::string& reason);
   void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}) const;
-  std::string id_of(const http::Exchange& x) const;
 
   // api_routes.cc
   struct Route;
@@ -93,7 +112,9 @@ class ApiServer {
   void dispatch(const http::Exchange& x);
 
   // api_completion.cc
-  void completion(const http::Exchange& x, Tenants::Index tenant, bool chat);
+  void completion(const http::Exchange& x, Tenants::Index tenant);
+  void read_request(const http::Exchange& x, Tenants::Index tenant, const std::string& path,
+                    std::function<void(tl::expected<ParsedRequest, ApiError>*)> then);
   void tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens);
   void on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
                          std::string_view bytes);
@@ -114,9 +135,9 @@ class ApiServer {
   ApiLimits limits_;
   std::unique_ptr<http::Server> http_;
   TextWork texts_;  // goes before http_, as it holds exchanges
+  EngineTokens engine_tokens_;
+  RequestIds ids_;
   const int64_t created_;
-  const std::string prefix_;  // of request ids
-  uint64_t next_ = 0;         // requests so far
 };
 
 }  // namespace mc::serve

@@ -1,6 +1,7 @@
 #include "serve/frontend/openai.h"
 
 #include <cmath>
+#include <map>
 
 #include "base/json.h"
 #include "base/units.h"
@@ -68,24 +69,62 @@ Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
   return {};
 }
 
+// Members that would change the answer, and the value that changes nothing; null: any would.
+const std::map<std::string_view, Json>& unsupported() {
+  static const std::map<std::string_view, Json> all = {
+      {"n", 1},
+      {"best_of", 1},
+      {"echo", false},
+      {"suffix", ""},
+      {"presence_penalty", 0},
+      {"frequency_penalty", 0},
+      {"repetition_penalty", 1},
+      {"length_penalty", 1},
+      {"min_p", 0},
+      {"logit_bias", Json::object()},
+      {"logprobs", false},
+      {"top_logprobs", 0},
+      {"prompt_logprobs", nullptr},
+      {"use_beam_search", false},
+      {"bad_words", Json::array()},
+      {"allowed_token_ids", nullptr},
+      {"logits_processors", Json::array()},
+      {"response_format", Json::object({{"type", "text"}})},
+      {"structured_outputs", nullptr},
+      {"guided_json", nullptr},
+      {"guided_regex", nullptr},
+      {"guided_choice", nullptr},
+      {"guided_grammar", nullptr},
+      {"guided_json_object", false},
+      {"truncate_prompt_tokens", nullptr},
+      {"prompt_embeds", nullptr},
+      {"continue_final_message", false},
+      {"add_generation_prompt", true},
+      {"chat_template", nullptr},
+      {"chat_template_kwargs", Json::object()},
+      {"documents", Json::array()},
+      {"tools", Json::array()},
+      {"functions", Json::array()},
+      {"tool_choice", "none"},
+      {"function_call", "none"},
+      {"modalities", Json::array({"text"})},
+      {"audio", nullptr},
+  };
+  return all;
+}
+
 // What other servers do and this one does not: said, not ignored.
-Parsed refuse_unsupported(const Members& m, bool chat) {
-  int64_t n = 1, best_of = 1;
-  bool echo = false;
-  double penalty = 0;
-  MC_API_TRY(m.read_int("n", n, INT64_MIN, INT64_MAX));
-  if (n != 1) return bad("n", "'n' other than 1 is not supported");
-  MC_API_TRY(m.read_int("best_of", best_of, INT64_MIN, INT64_MAX));
-  if (best_of != 1) return bad("best_of", "'best_of' other than 1 is not supported");
-  MC_API_TRY(m.read("echo", echo));
-  if (echo) return bad("echo", "'echo' is not supported");
-  MC_API_TRY(m.read("presence_penalty", penalty, -2, 2));
-  MC_API_TRY(m.read("frequency_penalty", penalty, -2, 2));
-  const Json* logprobs = m.find("logprobs");
-  if (logprobs != nullptr && !(logprobs->is_boolean() && !logprobs->get<bool>()))
-    return bad("logprobs", "'logprobs' is not supported");
-  if (const Json* tools = m.find("tools"); chat && tools != nullptr && !tools->empty())
-    return bad("tools", "'tools' is not supported");
+Parsed refuse_unsupported(const Json& body) {
+  for (const auto& [name, given] : body.get_ref<const Json::object_t&>()) {
+    const auto known = unsupported().find(name);
+    if (known == unsupported().end() || given.is_null()) continue;
+    const Json& idle = known->second;
+    if (!idle.is_null() && given == idle) continue;
+    if (idle == "none" && given == "auto") continue;  // of tools: there are none
+    const std::string but =
+        idle.is_null() || idle.is_structured() ? "" : " other than " + dump_json(idle);
+    return bad(name.c_str(), strf("'%s'%s is not supported", name.c_str(), but.c_str()));
+  }
   return {};
 }
 
@@ -116,7 +155,7 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
   r.top_k = static_cast<uint32_t>(std::max<int64_t>(top_k, 0));
   int64_t seed = 0;
   MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
-  r.seed = static_cast<uint64_t>(seed);
+  if (m.find("seed") != nullptr) r.seed = static_cast<uint64_t>(seed);
   MC_API_TRY(m.read("cache_salt", r.cache_salt, kNameBytesMax));
   MC_API_TRY(m.read("user", r.user, kNameBytesMax));
   MC_API_TRY(m.read_int("priority", r.priority, -kPriorityMax, kPriorityMax));
@@ -176,7 +215,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(read_cache_control(*json, limits, r));
-  MC_API_TRY(refuse_unsupported(m, chat));
+  MC_API_TRY(refuse_unsupported(*json));
   const uint64_t wanted = r.prompt.size() + uint64_t{r.max_tokens};
   if (wanted > limits.context_max)
     return tl::unexpected(ApiError{

@@ -83,14 +83,18 @@ tl::expected<Json, ApiError> parse_object(std::string_view body) {
   return std::move(*json);
 }
 
+ApiError no_such_model(const std::string& model, const ApiLimits& limits) {
+  return {
+      404,
+      "the model '" + escape(model) + "' does not exist; this server has '" + limits.model + "'",
+      "model", "model_not_found"};
+}
+
 Parsed check_model(const Members& m, const ApiLimits& limits) {
   std::string model = limits.model;
   MC_API_TRY(m.read("model", model, 4096));
   if (model == limits.model) return {};
-  return tl::unexpected(ApiError{
-      404,
-      "the model '" + escape(model) + "' does not exist; this server has '" + limits.model + "'",
-      "model", "model_not_found"});
+  return tl::unexpected(no_such_model(model, limits));
 }
 
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out) {

@@ -48,6 +48,7 @@ class Members {
 };
 
 tl::expected<Json, ApiError> parse_object(std::string_view body);
+ApiError no_such_model(const std::string& model, const ApiLimits& limits);
 // Fails when the request names a model that this server does not have.
 Parsed check_model(const Members& m, const ApiLimits& limits);
 // Before it is tokenized: fails for a prompt, or messages, of more bytes of text than the context's

@@ -44,7 +44,7 @@ struct Query {
 
   bool wants(const std::string& of_tenant, const std::string& name, uint64_t size) const {
     return (tenant.empty() || tenant == of_tenant) && (instance.empty() || instance == name) &&
-           (block == 0 || block == size) && lora.empty();
+           (block == 0 || block == size);
   }
 };
 
@@ -88,6 +88,8 @@ Json own_held(const Conductor& conductor, const std::vector<uint64_t>& tags,
 void register_engine(const http::Exchange& x, const Json& json, Conductor& conductor) {
   auto options = parse_external(json);
   if (!options) return refuse_route(x, 400, options.error().what);
+  if (json.contains("key_file"))
+    return refuse_route(x, 400, "key_file is for the file of --foreign-engines: post api_key");
   options->posted = true;
   if (auto added = conductor.external().add(*options); !added)
     return refuse_route(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
@@ -119,7 +121,8 @@ void query_tokens(const http::Exchange& x, const Json& json, Conductor& conducto
     known |= fits;
     if (!fits || !e->cache || e->cache->block_tokens() == 0) continue;
     if (!q->wants(e->options.tenant, name, e->cache->block_tokens())) continue;
-    const auto tags = tags_of(chain_hashes(q->tokens, e->cache->block_tokens(), q->salt));
+    const auto tags = tags_of(
+        chain_hashes(q->tokens, e->cache->block_tokens(), e->cache->chain_salt(q->lora, q->salt)));
     const auto& cache = *e->cache;  // clang 14 captures no binding
     all[e->options.tenant][name] =
         external_held(*e, [&](uint8_t media) { return cache.match(tags, media); });

@@ -184,6 +184,12 @@ std::optional<Tenants::Index> Tenants::find(std::string_view authorization) cons
   return found;
 }
 
+std::optional<Tenants::Index> Tenants::named(const std::string& name) const {
+  for (const Key& k : keys_)
+    if (entries_[k.tenant].tenant.name == name) return k.tenant;
+  return std::nullopt;
+}
+
 void Tenants::fill(Bucket& b, uint64_t per_minute, Time now) {
   const auto most = static_cast<double>(per_minute);
   b.left = std::min(most, b.left + most / 60 * to_seconds(now - b.at));

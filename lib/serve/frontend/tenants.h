@@ -64,6 +64,7 @@ class Tenants {
   using Index = size_t;
   // By the value of an Authorization header, "Bearer KEY"; nothing: no such key.
   std::optional<Index> find(std::string_view authorization) const;
+  std::optional<Index> named(const std::string& name) const;
   const Tenant& at(Index tenant) const { return entries_[tenant].tenant; }
   bool keyed() const { return !keys_.empty(); }
 

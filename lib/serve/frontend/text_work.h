@@ -26,6 +26,7 @@ class TextWork {
   // may read the exchange's request, and `then` should hold the exchange.
   void run(const http::Exchange& x, const std::string& id, size_t tenant, size_t bytes,
            std::function<void()> work, std::function<void(bool done)> then);
+  TextPool& pool() { return pool_; }
 
  private:
   const Refuse refuse_;

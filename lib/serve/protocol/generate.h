@@ -4,14 +4,26 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "serve/protocol/cache_control.h"
+#include "serve/protocol/proxied_request.h"
 
 namespace mc::serve {
+
+// Why a request failed, in HTTP's terms.
+struct RequestError {
+  int status = 500;
+  std::string code;  // "ttft_slo", "no_capacity", ...
+  std::string what;
+  uint32_t retry_after_s = 0;  // 0: do not say
+  std::string param = {};      // the member of the request that it is about
+};
 
 struct GenerateRequest {
   std::string id;  // of the client's request, for logs
@@ -26,8 +38,17 @@ struct GenerateRequest {
   double temperature = 0;
   uint32_t top_k = 0;
   double top_p = 1;
-  // As the client sent it, for external engines; without it only own workers are chosen.
-  std::string path, body;
+  // For external engines; without it only own workers are chosen.
+  std::shared_ptr<const ProxiedRequest> proxied;
+  std::optional<RequestError> refusal;  // why own workers cannot: only external engines are chosen
+
+  // Of the prompt, as an external engine will see them where that is known.
+  std::span<const int32_t> engine_tokens() const {
+    return proxied && !proxied->tokens.empty() ? proxied->tokens : prompt;
+  }
+  uint64_t tokens() const {  // of these; estimated where they are not known
+    return engine_tokens().empty() && proxied ? proxied->tokens_about : engine_tokens().size();
+  }
 };
 
 // The state of a request so far; complete in on_done.
@@ -42,14 +63,6 @@ struct Progress {
   uint64_t kv_errors = 0;
   uint32_t output_tokens = 0;
   std::string finish;  // "stop", "length"
-};
-
-// Why a request failed, in HTTP's terms.
-struct RequestError {
-  int status = 500;
-  std::string code;  // "ttft_slo", "no_capacity", ...
-  std::string what;
-  uint32_t retry_after_s = 0;  // 0: do not say
 };
 
 struct ResponseSink {

@@ -8,6 +8,7 @@
 #include "conductor_fakes.h"
 #include "publisher.h"
 #include "serve/external/external_cache.h"
+#include "vllm_frames.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -94,6 +95,56 @@ TEST_CASE("a publisher that forgot, and one that starts over, leave nothing stal
     return f.holds(77);
   }));
   CHECK_FALSE(f.holds(14));
+}
+
+TEST_CASE("F174: what was published before is learned from either form of a repetition") {
+  for (const bool with_topic : {false, true}) {
+    SteadyClock clock;
+    io::Loop loop(clock);
+    Publisher engine(loop);
+    engine.with_topic = with_topic;
+    engine.publish({stored({1}, {}, {1}, 1)});
+    engine.publish({stored({2}, {}, {2}, 1)});
+    Followed f(loop, engine.events(), engine.replay());
+    REQUIRE(until(loop, [&] { return f.holds(1) && f.holds(2); }));
+    REQUIRE(until(loop, [&] { return !f.stream->order().replaying(); }));
+    CHECK(f.stream->faults() == 0);
+    engine.publish({stored({3}, {}, {3}, 1)});
+    CHECK(until(loop, [&] { return f.holds(3); }));
+  }
+}
+
+TEST_CASE("F174: frames that vLLM sent are understood, live and repeated") {
+  sched::PrefixIndex index;
+  ExternalCache cache(index, 0, 0, 100);
+  for (const char* payload : kVllmBatches) {
+    const auto decoded = decode_events(from_hex(payload));
+    REQUIRE_MESSAGE(decoded, decoded.error().what);
+    CHECK(decoded->skipped == 0);
+    cache.apply(*decoded);
+  }
+  const auto held = [&](const std::vector<int32_t>& prompt, const char* adapter, const char* salt) {
+    std::vector<uint64_t> tags;
+    for (const BlockHash& h : chain_hashes(prompt, 2, cache.chain_salt(adapter, salt)))
+      tags.push_back(h.tag());
+    return cache.match(tags, ExternalCache::kAny);
+  };
+  CHECK(cache.block_tokens() == 2);
+  CHECK(cache.blocks() == 3);
+  CHECK(cache.unknown_extra() == 0);
+  CHECK(held({11, 12, 13, 14}, "", "") == 1);  // the second was removed
+  CHECK(held({11, 12}, "", "salt") == 1);
+  CHECK(held({21, 22}, "sql", "") == 0);  // with a picture it is another block
+
+  // The same by sockets: a replay of four frames.
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Publisher engine(loop);
+  engine.with_topic = true;
+  for (const char* payload : kVllmBatches) engine.keep_raw(from_hex(payload));
+  Followed f(loop, engine.events(), engine.replay());
+  REQUIRE(until(loop, [&] { return f.stream->order().next() == 3; }));
+  CHECK(f.stream->faults() == 0);
 }
 
 TEST_CASE("frames that make no sense are counted, and the stream goes on") {

@@ -3,11 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "conductor_fakes.h"
-#include "http/client.h"
-#include "mock_engine.h"
-#include "serve/frontend/api_server.h"
-#include "tests/unit/http/raw.h"
+#include "mixed_site.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -16,82 +12,6 @@ using namespace mc::serve::test;
 namespace external_engines_test {
 
 namespace {
-
-// A conductor with its API server; own workers or none; and external engines.
-struct Mixed {
-  explicit Mixed(bool workers, const std::string& state = {}) {
-    ConductorOptions o = quick();
-    o.external_state = state;
-    o.policy.balancing_threshold = 2;
-    conductor = *Conductor::open(loop, o, 42, metrics);
-    ApiServerOptions web;
-    web.http = "127.0.0.1:0";
-    web.admin_socket = "/tmp/mc-admin-{port}.sock";
-    api = *ApiServer::open(loop, web, *conductor, metrics, "{}");
-    if (!workers) return;
-    decode = std::make_unique<FakeDecode>(loop, conductor->control(), "d0");
-    prefill = std::make_unique<FakePrefill>(loop, conductor->control(), "p0");
-    prefill->then = [this](const std::string& r) { decode->send(r, {65, 66}, "length"); };
-    REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
-  }
-  MockEngine& engine(const std::string& name, uint64_t block = 4, const char* model = "tiny",
-                     const char* role = "both") {
-    engines.push_back(std::make_unique<MockEngine>(loop, model, block));
-    MockEngine& e = *engines.back();
-    const auto r = administer("/register", e.registration(name, role));
-    REQUIRE_MESSAGE(r.status == 200, r.body);
-    REQUIRE(until(loop, [&] { return conductor->external().find(name)->up; }));
-    return e;
-  }
-  struct Answer {
-    int status = 0;
-    std::map<std::string, std::string> headers;
-    std::string body;
-    std::optional<Error> error;
-    bool done = false;
-  };
-  http::Client::Id send(const std::string& path, const std::string& body, Answer& a) {
-    http::ClientRequest r;
-    r.method = body.empty() ? "GET" : "POST";
-    r.url = "http://" + api->http() + path;
-    r.headers = {{"x-request-id", "mine"}};
-    if (!body.empty()) r.headers.push_back({"content-type", "application/json"});
-    r.body = body;
-    http::ClientCallbacks calls;
-    calls.on_headers = [&a](int status, const auto& headers, Time) {
-      a.status = status;
-      a.headers = headers;
-    };
-    calls.on_chunk = [&a](std::string_view chunk, Time) { a.body.append(chunk); };
-    calls.on_done = [&a](const Result<http::ClientResponse>& r2) {
-      a.done = true;
-      if (!r2) a.error = r2.error();
-    };
-    return client.send(std::move(r), std::move(calls));
-  }
-  Answer ask(const std::string& path, const std::string& body = {}) {
-    Answer a;
-    send(path, body, a);
-    REQUIRE(until(loop, [&] { return a.done; }));
-    return a;
-  }
-  http::testing::RawAnswer administer(const std::string& path, const std::string& body) {
-    return http::testing::ask_at(loop, api->admin_socket(), path, body);
-  }
-  bool indexed(const std::string& name, size_t blocks) {
-    return until(loop, [&] { return conductor->external().find(name)->cache->blocks() == blocks; });
-  }
-
-  SteadyClock clock;
-  io::Loop loop{clock};
-  Metrics metrics;
-  std::unique_ptr<Conductor> conductor;
-  std::unique_ptr<ApiServer> api;
-  http::Client client{loop};
-  std::unique_ptr<FakeDecode> decode;
-  std::unique_ptr<FakePrefill> prefill;
-  std::vector<std::unique_ptr<MockEngine>> engines;
-};
 
 std::string prompt_of(int first, int n, const char* more = "") {
   Json tokens = Json::array();

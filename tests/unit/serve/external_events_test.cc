@@ -173,4 +173,73 @@ TEST_CASE("over its bound an external cache takes no more, and what is dropped m
   CHECK(cache.blocks() == 2);
 }
 
+TEST_CASE("F85: what enters a block's hash beside its tokens enters ours") {
+  sched::PrefixIndex index;
+  ExternalCache cache(index, 0, 2, 100);
+  const Tokens prompt{1, 2, 3, 4};
+  const auto matched = [&](const std::string& adapter, const std::string& salt) {
+    std::vector<uint64_t> tags;
+    for (const BlockHash& h : chain_hashes(prompt, 2, cache.chain_salt(adapter, salt)))
+      tags.push_back(h.tag());
+    return cache.match(tags, ExternalCache::kAny);
+  };
+  cache.apply(one(stored({1, 2}, {}, prompt, 2)));  // tells nothing of salts
+  CHECK(matched("", "") == 2);
+  CHECK(matched("", "any") == 2);
+  cache.apply(one(stored_map({3, 4}, {}, prompt, 2, "s", "")));
+  CHECK(matched("", "s") == 2);
+  CHECK(matched("", "any") == 0);
+  CHECK(matched("", "") == 2);
+  CHECK(matched("sql", "s") == 0);
+  cache.apply(one(stored_map({5}, {}, {1, 2}, 2, "s", "sql")));
+  cache.apply(one(stored_map({6}, 5, {3, 4}, 2, "", "sql")));
+  CHECK(matched("sql", "s") == 2);
+  CHECK(matched("sql", "") == 0);
+  CHECK(cache.unknown_extra() == 0);
+
+  // A picture makes a block another; what is not understood is known by its name alone.
+  const auto event = [](uint64_t hash, const std::string& extra) {
+    Pack p;
+    p.map(7).text("type").text("BlockStored").text("block_hashes").array(1).integer(hash);
+    p.text("parent_block_hash").nil().text("token_ids").array(2).integer(7).integer(8);
+    p.text("block_size").integer(2).text("group_idx").integer(0).text("extra_keys").array(1);
+    return p.out + extra;
+  };
+  const auto of_picture = [&](const char* id) {
+    cache.clear();
+    cache.apply(one(event(9, Pack().array(1).array(2).text(id).integer(0).out)));
+    return cache.blocks() == 1 && cache.match_names(Hashes{9}, ExternalCache::kAny) == 1;
+  };
+  CHECK(of_picture("a"));
+  std::vector<uint64_t> plain{chain_hashes(Tokens{7, 8}, 2)[0].tag()};
+  CHECK(cache.match(plain, ExternalCache::kAny) == 0);
+  cache.apply(one(event(10, Pack().array(1).map(0).out)));
+  CHECK(cache.unknown_extra() == 1);
+  CHECK(cache.match(plain, ExternalCache::kAny) == 0);
+  CHECK(cache.match_names(Hashes{10}, ExternalCache::kAny) == 1);
+}
+
+TEST_CASE("blocks of sliding windows, and those that lie elsewhere, are no prefixes") {
+  sched::PrefixIndex index;
+  ExternalCache cache(index, 0, 2, 100);
+  const auto event = [](uint64_t group, const char* kind, const char* where) {
+    Pack p;
+    p.map(8).text("type").text("BlockStored").text("block_hashes").array(1).integer(1);
+    p.text("parent_block_hash").nil().text("token_ids").array(2).integer(7).integer(8);
+    p.text("block_size").integer(2).text("group_idx").integer(group);
+    return p.text("kv_cache_spec_kind").text(kind).text("locality").text(where).out;
+  };
+  cache.apply(one(event(0, "full_attention", "LOCAL")));
+  CHECK(cache.blocks() == 1);
+  cache.apply(one(event(1, "sliding_window", "LOCAL")));
+  CHECK(cache.skipped() == 1);
+  Pack gone;
+  gone.map(3).text("type").text("BlockRemoved").text("block_hashes").array(1).integer(1);
+  cache.apply(one(gone.text("group_idx").integer(1).out));
+  CHECK(cache.blocks() == 1);  // its name in another group
+  cache.clear();
+  cache.apply(one(event(0, "full_attention", "REMOTE")));
+  CHECK(cache.blocks() == 0);
+}
+
 }  // namespace external_events_test

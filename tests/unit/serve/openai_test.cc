@@ -99,6 +99,16 @@ TEST_CASE("every option arrives, and absent or null ones keep their defaults") {
   CHECK(!d->stream);
 }
 
+TEST_CASE("F83, F84: members that ask for what is done anyway pass, and a missing seed is none") {
+  const auto r = parse(R"({"model":"tiny","prompt":"x","n":1,"best_of":1,"echo":false,"suffix":null,
+    "presence_penalty":0,"frequency_penalty":0.0,"repetition_penalty":1.0,"min_p":0,"logit_bias":{},
+    "logprobs":false,"response_format":{"type":"text"},"tool_choice":"auto","tools":[],
+    "store":true,"metadata":{"a":"b"},"service_tier":"auto"})");
+  REQUIRE_MESSAGE(r, r.error().message);
+  CHECK_FALSE(r->seed.has_value());
+  CHECK(parse(R"({"model":"tiny","prompt":"x","seed":0})")->seed == 0u);
+}
+
 TEST_CASE("bad requests are refused with status, parameter and reason") {
   const Bad table[] = {
       {"", 400, "", "invalid_json", "not taken"},
@@ -133,6 +143,21 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
       {R"({"model":"tiny","prompt":"x","best_of":2})", 400, "best_of", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","echo":true})", 400, "echo", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","logprobs":3})", 400, "logprobs", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","suffix":"y"})", 400, "suffix", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","presence_penalty":0.5})", 400, "presence_penalty", "",
+       "not supported"},
+      {R"({"model":"tiny","prompt":"x","frequency_penalty":2})", 400, "frequency_penalty", "",
+       "not supported"},
+      {R"({"model":"tiny","prompt":"x","repetition_penalty":1.1})", 400, "repetition_penalty", "",
+       "other than 1 is"},
+      {R"({"model":"tiny","prompt":"x","logit_bias":{"5":1}})", 400, "logit_bias", "",
+       "not supported"},
+      {R"({"model":"tiny","prompt":"x","min_p":0.1})", 400, "min_p", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_object"}})", 400,
+       "response_format", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","guided_json":{}})", 400, "guided_json", "",
+       "not supported"},
+      {R"({"model":"tiny","prompt":"x","logprobs":0})", 400, "logprobs", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","stream":"yes"})", 400, "stream", "", "a boolean"},
       {R"({"model":"tiny","prompt":"x","stream_options":{}})", 400, "stream_options", "",
        "without 'stream'"},

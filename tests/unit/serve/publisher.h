@@ -68,6 +68,40 @@ inline std::string stored(const Hashes& hashes, std::optional<uint64_t> parent,
   return p.out;
 }
 
+// As vLLM 0.32 has it: a map, with what enters each block's hash beside its tokens.
+inline std::string stored_map(const Hashes& hashes, std::optional<uint64_t> parent,
+                              const std::vector<int32_t>& tokens, uint64_t block,
+                              const std::string& salt, const std::string& lora) {
+  Pack p;
+  p.map(9).text("type").text("BlockStored").text("block_hashes").array(hashes.size());
+  for (const uint64_t h : hashes) p.integer(h);
+  p.text("parent_block_hash");
+  if (parent)
+    p.integer(*parent);
+  else
+    p.nil();
+  p.text("token_ids").array(tokens.size());
+  for (const int32_t t : tokens) p.integer(static_cast<uint64_t>(t));
+  p.text("block_size").integer(block).text("lora_id").nil().text("medium").text("GPU");
+  p.text("lora_name");
+  if (lora.empty())
+    p.nil();
+  else
+    p.text(lora);
+  p.text("extra_keys").array(hashes.size());
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const bool salted = !salt.empty() && i == 0 && !parent;
+    const size_t n = (lora.empty() ? 0 : 1) + (salted ? 1 : 0);
+    if (n == 0)
+      p.nil();
+    else
+      p.array(n);
+    if (!lora.empty()) p.text(lora);
+    if (salted) p.text(salt);
+  }
+  return p.out;
+}
+
 inline std::string removed(const Hashes& hashes, const std::string& medium = "GPU") {
   Pack p;
   p.array(3).text("BlockRemoved").array(hashes.size());
@@ -110,9 +144,11 @@ class Publisher {
     if (kept_.size() > keep_) kept_.pop_front();
     if (!lost) (void)pub_.send({"kv-events", number_frame(seq), kept_.back().second});
   }
+  void keep_raw(const std::string& payload) { kept_.emplace_back(next_++, payload); }
   void send_raw(const std::vector<std::string_view>& frames) { (void)pub_.send(frames); }
   int asked = 0;
-  bool deaf = false;  // answers no replay
+  bool deaf = false;        // answers no replay
+  bool with_topic = false;  // in what it repeats, as vLLM since 0.29
 
  private:
   // A port that was just closed is free a moment later.
@@ -125,6 +161,13 @@ class Publisher {
     REQUIRE_MESSAGE(socket, socket.error().what);
     return std::move(*socket);
   }
+  void send_again(const std::string& to, const std::string& topic, const std::string& number,
+                  const std::string& payload) {
+    if (with_topic)
+      (void)router_.send({to, "", topic, number, payload});
+    else
+      (void)router_.send({to, "", number, payload});
+  }
   void answer() {
     for (auto f = router_.receive(); !f.empty(); f = router_.receive()) {
       ++asked;
@@ -132,8 +175,8 @@ class Publisher {
       uint64_t from = 0;
       for (const char c : f[2]) from = from << 8 | static_cast<uint8_t>(c);
       for (const auto& [seq, payload] : kept_)
-        if (seq >= from) (void)router_.send({f[0], "", number_frame(seq), payload});
-      (void)router_.send({f[0], "", number_frame(UINT64_MAX), ""});
+        if (seq >= from) send_again(f[0], "kv-events", number_frame(seq), payload);
+      send_again(f[0], "", number_frame(UINT64_MAX), "");
     }
   }
 

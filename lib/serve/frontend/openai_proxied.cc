@@ -1,0 +1,174 @@
+#include "serve/frontend/openai_proxied.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/random.h"
+#include "serve/frontend/openai_members.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kBytesPerToken = 4;  // of text, about
+// Where the text of a prompt may stand.
+constexpr std::array kPromptNames = {"prompt", "messages", "input", "query"};
+
+std::string_view prompt_text(const JsonText& body) {
+  for (const char* name : kPromptNames)
+    if (const auto text = body.find(name)) return *text;
+  return body.text();
+}
+
+// One list of ids; or one such list, or one text, in a list.
+std::vector<int32_t> tokens_of_prompt(const Json& j, const ApiLimits& limits) {
+  if (j.is_string()) return limits.tokenizer->encode(j.get_ref<const std::string&>());
+  if (!j.is_array() || j.empty()) return {};
+  if (!j[0].is_number())
+    return j.size() == 1 && !j[0].is_null() ? tokens_of_prompt(j[0], limits)
+                                            : std::vector<int32_t>();
+  std::vector<int32_t> ids;
+  ids.reserve(j.size());
+  for (const Json& id : j) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return {};
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+}  // namespace
+
+tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::string body,
+                                                     const ApiLimits& limits,
+                                                     const std::set<std::string>& adapters) {
+  ProxiedRequest r;
+  auto text = JsonText::parse(std::move(body));
+  if (!text)
+    return tl::unexpected(
+        ApiError{400, "the body is not taken: " + text.error().what, "", "invalid_json"});
+  r.path = std::move(path);
+  r.body = std::move(*text);
+  if (r.body.find("model")) {
+    auto model = r.body.find_string("model");
+    if (!model) return bad("model", "'model' is no string");
+    if (adapters.contains(*model))
+      r.adapter = *model;
+    else if (*model != limits.model)
+      return tl::unexpected(no_such_model(*model, limits));
+    r.model = std::move(*model);
+  }
+  r.stream = r.body.find("stream") == "true";
+  r.tokens_about = std::max<uint64_t>(1, prompt_text(r.body).size() / kBytesPerToken);
+  r.pieces = TextAffinity::pieces(prompt_text(r.body), xxh3(r.adapter));
+  return r;
+}
+
+std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& limits) {
+  const bool chat = request.path == "/v1/chat/completions";
+  if (!chat && request.path != "/v1/completions") return {};
+  const char* const name = chat ? "messages" : "prompt";
+  const auto text = request.body.find(name);
+  const auto json = text ? parse_json(*text) : Result<Json>(fail(Code::kNotFound, "no prompt"));
+  if (!json || !check_text(*json, name, limits)) return {};
+  if (!chat) return tokens_of_prompt(*json, limits);
+  auto prompt = read_messages(*json, limits);
+  return prompt ? std::move(prompt->tokens) : std::vector<int32_t>();
+}
+
+tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const std::string& body,
+                                                  const std::set<std::string>* adapters,
+                                                  const ApiLimits& limits) {
+  const bool chat = path == "/v1/chat/completions";
+  const bool ours = chat || path == "/v1/completions";
+  ParsedRequest asked;
+  if (ours)
+    asked.own = parse_completion(body, chat, limits);
+  else
+    asked.own = tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
+  if (adapters == nullptr) {
+    if (!asked.own) return tl::unexpected(asked.own.error());
+    return asked;
+  }
+  auto proxied = parse_proxied(path, body, limits, *adapters);
+  if (!proxied) return tl::unexpected(proxied.error());
+  asked.proxied = std::make_shared<ProxiedRequest>(std::move(*proxied));
+  if (!ours) return asked;
+  if (!asked.own) asked.proxied->tokens = own_tokens(*asked.proxied, limits);
+  // A text's tokens are the same here, if we have the model's tokenizer; a chat's may differ.
+  if (chat || limits.tokenizer->style() == model::Tokenizer::Style::kBytes)
+    asked.question = token_question(asked.proxied->body, chat, asked.proxied->adapter);
+  return asked;
+}
+
+GenerateRequest generate_request(ParsedRequest& asked, std::string id, uint64_t seed,
+                                 const std::function<std::string(const std::string&)>& salt) {
+  GenerateRequest g;
+  g.id = std::move(id);
+  if (asked.own) {
+    CompletionRequest& r = *asked.own;
+    g.prompt = std::move(r.prompt);
+    g.cache_salt = r.cache_salt;
+    g.priority = r.priority;
+    g.cache = r.cache;
+    g.max_tokens = r.max_tokens;
+    g.min_tokens = r.min_tokens;
+    g.ignore_eos = r.ignore_eos;
+    g.stop_tokens = r.stop_token_ids;
+    g.seed = r.seed.value_or(seed);
+    g.temperature = r.temperature;
+    g.top_k = r.top_k;
+    g.top_p = r.top_p;
+  } else {
+    const ApiError& e = asked.own.error();
+    g.refusal = RequestError{e.status, e.code, e.message, 0, e.param};
+    g.cache_salt = asked.proxied->body.find_string("cache_salt").value_or("");
+  }
+  g.cache_salt = salt(g.cache_salt);
+  if (asked.proxied)  // who has another salt has other texts
+    for (uint64_t& piece : asked.proxied->pieces) piece = mix64(piece ^ xxh3(g.cache_salt));
+  g.proxied = std::move(asked.proxied);
+  return g;
+}
+
+std::vector<std::pair<std::string, std::string>> headers_to_pass(
+    const std::map<std::string, std::string>& headers, bool keyed) {
+  static constexpr std::array<std::string_view, 23> kOurs = {"accept-encoding",
+                                                             "connection",
+                                                             "content-length",
+                                                             "content-type",
+                                                             "cookie",
+                                                             "expect",
+                                                             "forwarded",
+                                                             "host",
+                                                             "keep-alive",
+                                                             "origin",
+                                                             "proxy-authenticate",
+                                                             "proxy-authorization",
+                                                             "proxy-connection",
+                                                             "referer",
+                                                             "te",
+                                                             "trailer",
+                                                             "transfer-encoding",
+                                                             "upgrade",
+                                                             "user-agent",
+                                                             "x-forwarded-for",
+                                                             "x-forwarded-host",
+                                                             "x-forwarded-proto",
+                                                             "x-request-id"};
+  const auto connection = headers.find("connection");
+  const std::string_view named =
+      connection == headers.end() ? std::string_view() : std::string_view(connection->second);
+  std::vector<std::pair<std::string, std::string>> all;
+  for (const auto& [name, value] : headers) {
+    const bool key = name == "authorization" || name == "x-api-key";
+    if (std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end() || name.starts_with("sec-") ||
+        (keyed && key) || named.find(name) != named.npos)
+      continue;
+    all.emplace_back(name, value);
+  }
+  return all;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,29 @@
+// A request as its client sent it, for an external engine, and what routing needs of it.
+//
+// Its bytes go through but for members that have to change: serve/conductor/conductor_external.cc.
+//
+// Thread: values.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "serve/protocol/json_text.h"
+
+namespace mc::serve {
+
+struct ProxiedRequest {
+  std::string path;
+  JsonText body;
+  std::vector<std::pair<std::string, std::string>> headers;  // of the client's, those that pass
+  std::string model;    // as the client calls it; empty: it names none
+  std::string adapter;  // the same, where that is an adapter's name
+  bool stream = false;
+  // The prompt's tokens as the engine will see them; empty: not known, or the request's own.
+  std::vector<int32_t> tokens;
+  uint64_t tokens_about = 1;     // estimated from the text, where no tokens are known
+  std::vector<uint64_t> pieces;  // hashes of the text's pieces (serve/external/text_affinity.h)
+};
+
+}  // namespace mc::serve

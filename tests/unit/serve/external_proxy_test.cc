@@ -1,0 +1,194 @@
+// What passes through to external engines, and back: all of it, but for the members that change.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "base/json.h"
+#include "mixed_site.h"
+#include "serve/external/answer_model.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace external_proxy_test {
+namespace {
+
+std::string renamed(const std::string& text, bool events, size_t piece) {
+  AnswerModel m("org/theirs", "ours", events);
+  std::string out;
+  for (size_t at = 0; at < text.size(); at += piece) out += m.pass(text.substr(at, piece));
+  return out + m.rest();
+}
+
+}  // namespace
+
+TEST_CASE("F89: requests that own workers cannot do reach the engine as they were sent") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  const std::pair<const char*, const char*> table[] = {
+      {"/v1/completions",
+       R"({ "model":"tiny","prompt":["a","b"] , "n":2,"x":1e400,"z":{"b":1,"a":2}})"},
+      {"/v1/completions", R"({"model":"tiny","prompt":"a","logprobs":3,"echo":true,"best_of":3})"},
+      {"/v1/completions", R"({"model":"tiny","prompt":"a","suffix":"b","frequency_penalty":2.0})"},
+      {"/v1/completions", R"({"prompt":"it names no model"})"},
+      {"/v1/chat/completions", R"({"model":"tiny","messages":[{"role":"user","content":[)"
+                               R"({"type":"image_url","image_url":{"url":"data:,"}}]}]})"},
+      {"/v1/chat/completions",
+       R"({"model":"tiny","messages":[{"role":"assistant","content":null,"tool_calls":[{}]}],)"
+       R"("tools":[{"type":"function"}],"tool_choice":"auto"})"},
+      {"/v1/chat/completions",
+       R"({"model":"tiny","messages":[{"role":"user","content":"é"}],"seed":1.5,)"
+       R"("response_format":{"type":"json_object"},"top_logprobs":2,"logprobs":true})"},
+      {"/v1/responses", R"({"model":"tiny","input":"x","reasoning":{"effort":"low"}})"},
+      {"/v1/messages",
+       R"({"model":"tiny","max_tokens":5,"messages":[{"role":"user","content":"x"}]})"},
+      {"/v1/embeddings", R"({"model":"tiny","input":["x","y"],"encoding_format":"base64"})"},
+      {"/v1/rerank", R"({"model":"tiny","query":"x","documents":["y"]})"},
+      {"/rerank", R"({"query":"x","documents":["y"]})"},
+      {"/score", R"({"model":"tiny","text_1":"x","text_2":"y"})"},
+      {"/pooling", R"({"model":"tiny","input":"x"})"},
+  };
+  e.answer = "{\"model\" : \"tiny\",\"odd\":1e400}\n";
+  for (const auto& [path, body] : table) {
+    CAPTURE(path);
+    CAPTURE(body);
+    const auto r = m.ask(path, body);
+    CHECK(r.status == 200);
+    CHECK(r.body == e.answer);
+    REQUIRE_FALSE(e.came.empty());
+    CHECK(e.came.back().path == path);
+    CHECK(e.came.back().body == body);
+  }
+  // Own workers do not get them, and nothing is found where there are no engines.
+  Mixed own(true);
+  for (const auto& [path, body] : table) {
+    CAPTURE(path);
+    CAPTURE(body);
+    CHECK(own.ask(path, body).status / 100 == 4);
+  }
+}
+
+TEST_CASE("F89: own workers and engines side by side: what only engines do goes to these") {
+  Mixed m(true);
+  const char* const two = R"({"model":"tiny","prompt":"a","n":2})";
+  MockEngine& e = m.engine("e0");
+  for (int i = 0; i < 5; ++i)
+    CHECK(m.ask("/v1/completions", two).headers.at("x-mc-prefill") == "e0");
+  e.well = false;
+  REQUIRE(until(m.loop, [&] { return !m.conductor->external().find("e0")->up; }));
+  const auto refused = m.ask("/v1/completions", two);
+  CHECK(refused.status == 400);
+  CHECK((*parse_json(refused.body))["error"]["param"] == "n");
+  CHECK(m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})").status == 404);
+}
+
+TEST_CASE("F177: answers and each streamed event name the model that was asked for") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0", 4, "org/theirs");
+  const auto whole = m.ask("/v1/completions", R"({"model":"tiny", "prompt":"x"})");
+  CHECK((*parse_json(whole.body))["model"] == "tiny");
+  CHECK(e.came.back().body == R"({"model":"org/theirs", "prompt":"x"})");
+  const auto stream = m.ask("/v1/completions", R"({"model":"tiny","prompt":"x","stream":true})");
+  size_t events = 0;
+  for (size_t at = 0; (at = stream.body.find("data: {", at)) != std::string::npos; ++at, ++events) {
+    const auto event = *parse_json(stream.body.substr(at + 6, stream.body.find('\n', at) - at - 6));
+    CHECK(event["model"] == "tiny");
+  }
+  CHECK(events == 4);
+  CHECK(stream.body.find("theirs") == std::string::npos);
+}
+
+TEST_CASE("only the model's name changes in an answer, wherever it is cut") {
+  const std::string object =
+      R"({"id":"model","x":{"model":"org/theirs"},"choices":[{"text":"\"model\":\"org/theirs\""}],)"
+      R"( "model": "org\/theirs" ,"response":{"model":"org/theirs","y":["model","org/theirs"]},)"
+      R"("n":1e400})";
+  const std::string ours =
+      R"({"id":"model","x":{"model":"org/theirs"},"choices":[{"text":"\"model\":\"org/theirs\""}],)"
+      R"( "model": "ours" ,"response":{"model":"ours","y":["model","org/theirs"]},"n":1e400})";
+  for (const size_t piece : {size_t{1}, size_t{2}, size_t{7}, object.size()}) {
+    CHECK(renamed(object, false, piece) == ours);
+    CHECK(renamed("event: x\ndata: " + object + "\n\ndata: {\"model\":\"another\"}\n\ndata: " +
+                      object + "\r\n\r\ndata: [DONE]\n\n",
+                  true, piece) == "event: x\ndata: " + ours +
+                                      "\n\ndata: {\"model\":\"another\"}\n\ndata: " + ours +
+                                      "\r\n\r\ndata: [DONE]\n\n");
+  }
+  for (const std::string odd : {"", "{", "}}]]", "{\"model\":\"org/th", "\"model\":\"org/theirs\"",
+                                "[\"model\",\"org/theirs\"]", "{\"model\":5}"})
+    CHECK(renamed(odd, false, 1) == odd);
+  const std::string long_name =
+      "{\"model\":\"" + std::string(9000, 'x') + "\",\"model\":\"org/theirs\"}";
+  CHECK(renamed(long_name, false, 100).ends_with(",\"model\":\"ours\"}"));
+}
+
+TEST_CASE("F91: an engine that wants a key gets it, and nobody else sees it") {
+  const std::string key = "sk-of-the-engine", path = "external_proxy_test.key";
+  Mixed m(false);
+  m.headers.push_back({"authorization", "Bearer of-the-client"});
+  MockEngine& e = m.engine("e0", 4, "tiny", "both", key);
+  CHECK(m.ask("/v1/completions", R"({"model":"tiny","prompt":"x"})").status == 200);
+  CHECK(e.came.back().headers.at("authorization") == "Bearer " + key);
+  CHECK(m.ask("/cluster").body.find(key) == std::string::npos);
+  CHECK(m.ask("/metrics").body.find(key) == std::string::npos);
+  // In a file of engines the key is in a file of its own.
+  std::ofstream(path) << key << "\n";
+  std::ofstream(path + ".json") << R"([{"instance_id":"a","url":"http://x","key_file":")" << path
+                                << "\"}]";
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  CHECK(read_external(path + ".json")->at(0).api_key == key);
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  CHECK(read_external(path + ".json").error().what.find(path) != std::string::npos);
+  CHECK(m.administer("/register", R"({"instance_id":"a","url":"http://x","key_file":"/etc/x"})")
+            .status == 400);
+  CHECK(m.administer("/register",
+                     "{\"instance_id\":\"a\",\"url\":\"http://x\",\"api_key\":\"a\\nb\"}")
+            .status == 400);
+  std::remove(path.c_str());
+  std::remove((path + ".json").c_str());
+}
+
+TEST_CASE("a client's headers pass to an engine, but not those of its connection or its browser") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  m.headers.insert(m.headers.end(), {{"authorization", "Bearer mine"},
+                                     {"traceparent", "00-1-2-01"},
+                                     {"x-session-id", "7"},
+                                     {"cookie", "a=b"},
+                                     {"accept-encoding", "gzip"},
+                                     {"te", "trailers"}});
+  m.ask("/v1/completions", R"({"model":"tiny","prompt":"x"})");
+  const auto& came = e.came.back().headers;
+  CHECK(came.at("authorization") == "Bearer mine");
+  CHECK(came.at("traceparent") == "00-1-2-01");
+  CHECK(came.at("x-session-id") == "7");
+  CHECK(came.at("x-request-id") == "mine");
+  CHECK(came.at("content-type") == "application/json");
+  for (const char* gone : {"cookie", "accept-encoding", "te"}) CHECK_FALSE(came.contains(gone));
+}
+
+TEST_CASE("F90: a request to an external engine leaves a decision and its outcome") {
+  Mixed m(false);
+  m.engine("e0");
+  m.ask("/v1/completions", R"({"model":"tiny","prompt":"x"})");
+  const auto r = m.ask("/explain/mine");
+  REQUIRE(r.status == 200);
+  const auto j = *parse_json(r.body);
+  CHECK(j["decisions"][0]["prefill"] == "e0");
+  CHECK(j["decisions"][0]["decode"] == "e0");
+  CHECK(j["decisions"][0]["candidates"].size() == 1);
+  CHECK(j["outcome"]["status"] == 200);
+  CHECK(j["outcome"]["output_tokens"] == 3);
+}
+
+TEST_CASE("F93: one model is described by its name") {
+  Mixed m(false);
+  const auto one = m.ask("/v1/models/tiny");
+  CHECK(one.status == 200);
+  CHECK((*parse_json(one.body))["id"] == "tiny");
+  CHECK(m.ask("/v1/models/none").status == 404);
+}
+
+}  // namespace external_proxy_test

@@ -1,0 +1,204 @@
+// Requests are routed by the tokens, salts and adapters that an engine's own hashes are made of.
+#include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <fstream>
+
+#include "base/json.h"
+#include "mixed_site.h"
+#include "serve/external/text_affinity.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace external_tokens_test {
+namespace {
+
+std::string chat_of(const std::string& text, const char* more = "") {
+  return R"({"model":"tiny","messages":[{"role":"user","content":")" + text + "\"}]" + more + "}";
+}
+
+// Its prompt, repeated, goes to the engine that had it first, until the count is full.
+void repeats(Mixed& m, const std::string& path, const std::string& body, int times) {
+  const std::string first = m.ask(path, body).headers.at("x-mc-prefill");
+  REQUIRE(until(m.loop, [&] { return m.conductor->external().find(first)->cache->blocks() > 0; }));
+  // What was only guessed is over: events alone say where it is.
+  m.conductor->external().find(first)->stream->reset();
+  REQUIRE(until(m.loop, [&] {
+    return m.conductor->external().find(first)->cache->blocks() > 0 &&
+           !m.conductor->external().find(first)->stream->order().replaying();
+  }));
+  for (int i = 0; i < times; ++i) CHECK(m.ask(path, body).headers.at("x-mc-prefill") == first);
+}
+
+std::string keys_file(const char* path) {
+  std::ofstream(path) << R"({"tenants":[{"name":"a","keys":["key-of-tenant-a"]},)"
+                         R"({"name":"b","keys":["key-of-tenant-b"]},)"
+                         R"({"name":"root","keys":["key-of-tenant-root"],"admin":true}]})";
+  REQUIRE(::chmod(path, 0600) == 0);
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("F87, F175: chats are routed by the engine's own tokens, and it asks for them once") {
+  Mixed m(false);
+  MockEngine& a = m.engine("a");
+  MockEngine& b = m.engine("b");
+  const std::string body = chat_of(std::string(200, 'x'));
+  m.ask("/v1/chat/completions", body);
+  MockEngine& first = a.came.empty() ? b : a;
+  const size_t blocks = first.names.size();
+  REQUIRE(m.indexed(a.came.empty() ? "b" : "a", blocks));
+  CHECK(a.tokenized + b.tokenized == 1);
+  m.ask("/v1/chat/completions", body);
+  CHECK(a.tokenized + b.tokenized == 1);
+  const auto explained = *parse_json(m.ask("/explain/mine").body);
+  const auto n = explained["prompt_tokens"].get<size_t>();
+  CHECK(n / 4 == blocks);
+  CHECK(explained["decisions"][0]["reused_tokens"] == (n - 1) / 4 * 4);
+  const auto route = *parse_json(m.ask("/debug/route", body).body);
+  CHECK(route["best_tokens"] == (n - 1) / 4 * 4);
+}
+
+TEST_CASE("equal questions for tokens are one, and an engine that is late is not waited for") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  e.hold_tokens = true;
+  std::vector<Mixed::Answer> all(4);
+  for (auto& answer : all) m.send("/v1/chat/completions", chat_of("hello"), answer);
+  REQUIRE(until(m.loop, [&] {
+    return std::all_of(all.begin(), all.end(), [](const auto& a) { return a.done; });
+  }));
+  CHECK(e.tokenized == 1);
+  for (const auto& a : all) CHECK(a.status == 200);
+  // The answer that comes later serves the next one.
+  REQUIRE(e.held_tokens.size() == 1);
+  e.hold_tokens = false;
+  e.tokenize(std::exchange(e.held_tokens, {}).front());
+  REQUIRE(until(m.loop, [&] {
+    return (*parse_json(m.ask("/debug/route", chat_of("hello")).body))["prompt_tokens"] >
+           chat_of("hello").size() - 30;
+  }));
+  CHECK(e.tokenized == 2);  // the one that the test itself asked for
+}
+
+TEST_CASE("an engine without /tokenize is left alone, and our own template or the text serves") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  MockEngine& f = m.engine("f0");
+  e.tokenizes = f.tokenizes = false;
+  for (int i = 0; i < 6; ++i) CHECK(m.ask("/v1/chat/completions", chat_of("hi")).status == 200);
+  CHECK(e.tokenized + f.tokenized == 2);
+  // Pictures have no tokens of ours: the text alone decides, and equal texts go the same way.
+  const std::string picture = R"({"model":"tiny","messages":[{"role":"user","content":[)"
+                              R"({"type":"image_url","image_url":{"url":"data:,)" +
+                              std::string(2000, 'p') + "\"}}]}]}";
+  const std::string first = m.ask("/v1/chat/completions", picture).headers.at("x-mc-prefill");
+  for (int i = 0; i < 10; ++i)
+    CHECK(m.ask("/v1/chat/completions", picture).headers.at("x-mc-prefill") == first);
+}
+
+TEST_CASE("F85: a keyed tenant's prompt finds its engine 100 of 100 times, by events alone") {
+  for (const bool tells : {true, false}) {
+    CAPTURE(tells);
+    const std::string keys = keys_file("external_tokens_test.keys");
+    Mixed m(false, {}, keys);
+    m.headers.push_back({"authorization", "Bearer key-of-tenant-a"});
+    MockEngine& a = m.engine("e0");
+    MockEngine& b = m.engine("e1");
+    a.tells_extras = b.tells_extras = tells;
+    Json tokens = Json::array();
+    for (int i = 0; i < 300; ++i) tokens.push_back(i);
+    const std::string body = R"({"model":"tiny","prompt":)" + dump_json(tokens) + "}";
+    repeats(m, "/v1/completions", body, 100);
+    const Json& asked = (a.asked.empty() ? b : a).asked.back();
+    CHECK(asked["cache_salt"].get<std::string>().size() == 64);
+    CHECK(asked["prompt"] == tokens);
+    std::remove(keys.c_str());
+  }
+}
+
+TEST_CASE("F86: /debug/route answers for the asker, or for the tenant that is named") {
+  const std::string keys = keys_file("external_tokens_test2.keys");
+  Mixed m(false, {}, keys);
+  MockEngine& e = m.engine("e0");
+  e.tells_extras = true;
+  Json tokens = Json::array();
+  for (int i = 0; i < 64; ++i) tokens.push_back(i);
+  const std::string body = R"({"model":"tiny","prompt":)" + dump_json(tokens) + "}";
+  const auto as = [&](const char* key) {
+    m.headers = {{"x-request-id", "mine"}, {"authorization", std::string("Bearer ") + key}};
+  };
+  as("key-of-tenant-a");
+  m.ask("/v1/completions", body);
+  REQUIRE(m.indexed("e0", 16));
+  as("key-of-tenant-root");
+  const auto best = [&](const char* path) {
+    return (*parse_json(m.ask(path, body).body))["best_tokens"].get<int>();
+  };
+  CHECK(best("/debug/route") == 0);
+  CHECK(best("/debug/route?tenant=a") == 60);
+  CHECK(best("/debug/route?tenant=b") == 0);
+  CHECK(m.ask("/debug/route?tenant=none", body).status == 404);
+  as("key-of-tenant-a");
+  m.ask("/v1/completions", body);
+  as("key-of-tenant-root");
+  CHECK((*parse_json(m.ask("/explain/mine").body))["decisions"][0]["best_tokens"] == 60);
+  std::remove(keys.c_str());
+}
+
+TEST_CASE("F92: adapters that an engine lists are models, and their blocks are their own") {
+  Mixed m(false);
+  MockEngine& plain = m.engine("plain");
+  auto owned = std::make_unique<MockEngine>(m.loop, "tiny", 4);
+  MockEngine& e = *owned;
+  m.engines.push_back(std::move(owned));
+  e.adapter = "sql";
+  e.tells_extras = true;
+  REQUIRE(m.administer("/register", e.registration("lora")).status == 200);
+  REQUIRE(until(m.loop, [&] { return m.conductor->external().find("lora")->up; }));
+  Json tokens = Json::array();
+  for (int i = 0; i < 64; ++i) tokens.push_back(i);
+  const auto body = [&](const char* model) {
+    return R"({"model":")" + std::string(model) + R"(","prompt":)" + dump_json(tokens) + "}";
+  };
+  for (int i = 0; i < 4; ++i)
+    CHECK(m.ask("/v1/completions", body("sql")).headers.at("x-mc-prefill") == "lora");
+  CHECK(plain.came.empty());
+  CHECK(e.came.back().body == body("sql"));
+  REQUIRE(m.indexed("lora", 16));
+  const auto best = [&](const char* model) {
+    return (*parse_json(m.ask("/debug/route", body(model)).body))["best_tokens"].get<int>();
+  };
+  CHECK(best("sql") == 60);
+  CHECK(best("tiny") == 0);  // not of the model itself
+  const auto models = *parse_json(m.ask("/v1/models").body);
+  REQUIRE(models["data"].size() == 2);
+  CHECK(models["data"][1]["id"] == "sql");
+  CHECK(models["data"][1]["parent"] == "tiny");
+  CHECK(m.ask("/v1/models/sql").status == 200);
+  CHECK(m.ask("/v1/completions", body("none")).status == 404);
+}
+
+TEST_CASE("texts are known by their beginnings, and the oldest are forgotten") {
+  TextAffinity a(10);
+  const std::string text(1600, 'x');
+  const auto pieces = TextAffinity::pieces(text, 1);
+  REQUIRE(pieces.size() == 4);
+  CHECK(TextAffinity::pieces(text, 2) != pieces);
+  a.sent(pieces, 7);
+  CHECK(a.match(pieces, 7) == 4);
+  CHECK(a.match(pieces, 8) == 0);
+  CHECK(a.match(TextAffinity::pieces(text + "more", 1), 7) == 3);
+  CHECK(a.match(TextAffinity::pieces("other" + text, 1), 7) == 0);
+  for (uint64_t engine = 10; engine < 14; ++engine) a.sent(pieces, engine);
+  CHECK(a.match(pieces, 7) == 0);  // four engines each
+  CHECK(a.match(pieces, 13) == 4);
+  a.sent(TextAffinity::pieces(std::string(5000, 'y'), 1), 7);
+  CHECK(a.size() == 10);
+  CHECK(a.match(pieces, 13) == 0);
+}
+
+}  // namespace external_tokens_test

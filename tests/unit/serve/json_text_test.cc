@@ -1,0 +1,59 @@
+#include "serve/protocol/json_text.h"
+
+#include <doctest/doctest.h>
+
+using namespace mc;
+using namespace mc::serve;
+
+namespace {
+
+std::string changed(const std::string& text, const std::vector<JsonText::Change>& changes) {
+  const auto j = JsonText::parse(text);
+  REQUIRE_MESSAGE(j, j.error().what);
+  return j->with(changes);
+}
+
+}  // namespace
+
+TEST_CASE("members are found in a text, and what is not replaced stays byte for byte") {
+  const std::string text = " { \"a\" :1e400 ,\"m\": \"x\\u0041\", \"l\":[1,{\"m\":\"]\"}] }\n";
+  const auto j = JsonText::parse(text);
+  REQUIRE(j);
+  CHECK(j->find("a") == "1e400");
+  CHECK(j->find("l") == "[1,{\"m\":\"]\"}]");
+  CHECK(j->find_string("m") == "xA");
+  CHECK_FALSE(j->find("none"));
+  CHECK_FALSE(j->find_string("a"));
+  CHECK(j->with({}) == text);
+  CHECK(changed(text, {{"m", "\"y\""}}) ==
+        " { \"a\" :1e400 ,\"m\": \"y\", \"l\":[1,{\"m\":\"]\"}] }\n");
+  CHECK(changed(text, {{"none", std::nullopt}}) == text);
+}
+
+TEST_CASE("members are taken out and appended at any place") {
+  CHECK(changed(R"({"a":1, "b":2, "c":3})", {{"a", std::nullopt}}) == R"({"b":2, "c":3})");
+  CHECK(changed(R"({"a":1, "b":2, "c":3})", {{"b", std::nullopt}}) == R"({"a":1, "c":3})");
+  CHECK(changed(R"({"a":1, "b":2, "c":3})", {{"c", std::nullopt}}) == R"({"a":1, "b":2})");
+  CHECK(changed(R"({"a":1, "b":2})", {{"a", std::nullopt}, {"b", std::nullopt}}) == "{}");
+  CHECK(changed("{}", {{"a", "1"}, {"b", "\"x\""}}) == R"({"a":1,"b":"x"})");
+  CHECK(changed("{ }", {{"a", "1"}}) == R"({ "a":1})");
+  CHECK(changed(R"({"a":1 })", {{"a", std::nullopt}, {"z", "2"}}) == R"({"z":2 })");
+  CHECK(changed(R"({"a":null})", {{"a", "2"}}) == R"({"a":2})");
+  // A name that is written with escapes is the same name.
+  CHECK(changed(R"({"\u0061":1})", {{"a", "2"}}) == R"({"\u0061":2})");
+}
+
+TEST_CASE("a text that is no object, or says something twice, is refused") {
+  for (const char* text :
+       {"", "[]", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1,}", "{\"a\":1}x", "{\"a\":[}",
+        "{\"a\":\"x}", "{a:1}", "{\"a\":1 \"b\":2}", "{\"a\":[1}}", "{\"\\x\":1}", "{\"a\":\"\\"}) {
+    CAPTURE(text);
+    CHECK_FALSE(JsonText::parse(text));
+  }
+  CHECK(JsonText::parse(R"({"a":1,"\u0061":2})").error().what.find("'a' occurs twice") !=
+        std::string::npos);
+  CHECK_FALSE(JsonText::parse("{\"a\":" + std::string(200, '[') + std::string(200, ']') + "}"));
+  std::string many = "{";
+  for (int i = 0; i < 1100; ++i) many += "\"k" + std::to_string(i) + "\":1,";
+  CHECK_FALSE(JsonText::parse(many + "\"z\":1}"));
+}

@@ -1,0 +1,89 @@
+// A conductor with its API server, own workers or none, and external engines that are mocks.
+#pragma once
+#include "conductor_fakes.h"
+#include "http/client.h"
+#include "mock_engine.h"
+#include "serve/frontend/api_server.h"
+#include "tests/unit/http/raw.h"
+
+namespace mc::serve::test {
+
+struct Mixed {
+  explicit Mixed(bool workers, const std::string& state = {}, const std::string& keys = {}) {
+    ConductorOptions o = quick();
+    o.external_state = state;
+    o.policy.balancing_threshold = 2;
+    conductor = *Conductor::open(loop, o, 42, metrics);
+    ApiServerOptions web;
+    web.http = "127.0.0.1:0";
+    web.admin_socket = "/tmp/mc-admin-{port}.sock";
+    web.api_keys = keys;
+    api = *ApiServer::open(loop, web, *conductor, metrics, "{}");
+    if (!workers) return;
+    decode = std::make_unique<FakeDecode>(loop, conductor->control(), "d0");
+    prefill = std::make_unique<FakePrefill>(loop, conductor->control(), "p0");
+    prefill->then = [this](const std::string& r) { decode->send(r, {65, 66}, "length"); };
+    REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
+  }
+  MockEngine& engine(const std::string& name, uint64_t block = 4, const char* model = "tiny",
+                     const char* role = "both", const std::string& key = {}) {
+    engines.push_back(std::make_unique<MockEngine>(loop, model, block));
+    MockEngine& e = *engines.back();
+    e.key = key;
+    const auto r = administer("/register", e.registration(name, role));
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+    REQUIRE(until(loop, [&] { return conductor->external().find(name)->up; }));
+    return e;
+  }
+  struct Answer {
+    int status = 0;
+    std::map<std::string, std::string> headers;
+    std::string body;
+    std::optional<Error> error;
+    bool done = false;
+  };
+  http::Client::Id send(const std::string& path, const std::string& body, Answer& a) {
+    http::ClientRequest r;
+    r.method = body.empty() ? "GET" : "POST";
+    r.url = "http://" + api->http() + path;
+    r.headers = headers;
+    if (!body.empty()) r.headers.push_back({"content-type", "application/json"});
+    r.body = body;
+    http::ClientCallbacks calls;
+    calls.on_headers = [&a](int status, const auto& came, Time) {
+      a.status = status;
+      a.headers = came;
+    };
+    calls.on_chunk = [&a](std::string_view chunk, Time) { a.body.append(chunk); };
+    calls.on_done = [&a](const Result<http::ClientResponse>& r2) {
+      a.done = true;
+      if (!r2) a.error = r2.error();
+    };
+    return client.send(std::move(r), std::move(calls));
+  }
+  Answer ask(const std::string& path, const std::string& body = {}) {
+    Answer a;
+    send(path, body, a);
+    REQUIRE(until(loop, [&] { return a.done; }));
+    return a;
+  }
+  http::testing::RawAnswer administer(const std::string& path, const std::string& body) {
+    return http::testing::ask_at(loop, api->admin_socket(), path, body);
+  }
+  bool indexed(const std::string& name, size_t blocks) {
+    return until(loop, [&] { return conductor->external().find(name)->cache->blocks() == blocks; });
+  }
+
+  http::Headers headers = {{"x-request-id", "mine"}};
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Metrics metrics;
+  std::unique_ptr<Conductor> conductor;
+  std::unique_ptr<ApiServer> api;
+  http::Client client{loop};
+  std::unique_ptr<FakeDecode> decode;
+  std::unique_ptr<FakePrefill> prefill;
+  std::vector<std::unique_ptr<MockEngine>> engines;
+};
+
+}  // namespace mc::serve::test
