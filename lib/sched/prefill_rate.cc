@@ -8,7 +8,7 @@ namespace {
 constexpr double kKept = 0.9;    // of the weight of what was measured before, at each measurement
 constexpr double kOffMax = 100;  // a measurement further off is a fault, not a trend
 // How far times are off for other reasons: HTTP, thread scheduling, a step of others.
-constexpr double kNoiseMs = 5, kNoiseShare = 0.1;
+constexpr double kNoiseMs = 20, kNoiseShare = 0.1;
 constexpr double kSignalMs = 8;  // of the spec's time: shorter prompts say nothing
 }  // namespace
 
