@@ -83,10 +83,10 @@ TEST_CASE("calls on a queue are done later, by tag, and its descriptor is readab
 
 TEST_CASE("a queue takes no more than its depth until what is done was taken") {
   Pool pool;
-  const OwnQueue queue = open_queue(pool.store(), 1, 3);
   const std::string key = "k";
   const mc_key one = key_of(key);
-  uint8_t found = 0;
+  uint8_t found = 0;  // outlives the queue, on which calls are left
+  const OwnQueue queue = open_queue(pool.store(), 1, 3);
   for (uint64_t tag = 0; tag < 3; ++tag)
     REQUIRE(mc_store_exists_async(pool.store(), queue.get(), tag, &one, 1, &found) == MC_OK);
   for (int i = 0; i < 3; ++i) {
