@@ -49,8 +49,7 @@ void take_sample(const Sample& s, EngineMetrics& m) {
     sum(m.running);
   } else if (s.name == "vllm:num_requests_waiting" || s.name == "sglang:num_queue_reqs") {
     sum(m.waiting);
-  } else if (s.name == "vllm:kv_cache_usage_perc" || s.name == "vllm:gpu_cache_usage_perc" ||
-             s.name == "sglang:token_usage") {
+  } else if (s.name == "vllm:kv_cache_usage_perc" || s.name == "sglang:token_usage") {
     m.kv_usage = std::max(m.kv_usage.value_or(0), s.value);
   } else if (s.name == "vllm:cache_config_info") {
     m.block_tokens = number_label(s.labels, "block_size");
