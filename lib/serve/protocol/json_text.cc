@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "base/units.h"
 
 namespace mc::serve {
 namespace {

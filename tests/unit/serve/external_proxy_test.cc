@@ -51,7 +51,8 @@ TEST_CASE("F89: requests that own workers cannot do reach the engine as they wer
       {"/pooling", R"({"model":"tiny","input":"x"})"},
   };
   e.answer = "{\"model\" : \"tiny\",\"odd\":1e400}\n";
-  for (const auto& [path, body] : table) {
+  for (const auto& row : table) {
+    const std::string path = row.first, body = row.second;
     CAPTURE(path);
     CAPTURE(body);
     const auto r = m.ask(path, body);
@@ -63,7 +64,8 @@ TEST_CASE("F89: requests that own workers cannot do reach the engine as they wer
   }
   // Own workers do not get them, and nothing is found where there are no engines.
   Mixed own(true);
-  for (const auto& [path, body] : table) {
+  for (const auto& row : table) {
+    const std::string path = row.first, body = row.second;
     CAPTURE(path);
     CAPTURE(body);
     CHECK(own.ask(path, body).status / 100 == 4);
