@@ -34,6 +34,14 @@ Result<std::vector<int32_t>> Transformer::step(std::span<const int32_t> tokens,
   MC_TRY_(reserve(pass));
   fill(pass, tokens, choices);
   MC_TRY_(resident ? resident_step(pass) : streamed_step(pass));
+  // Outside of the step's graph: which rows are drawn on the host changes from step to step.
+  const uint64_t row = config_.vocab * sizeof(float);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (choices[i].logits == nullptr) continue;
+    choices[i].logits->resize(config_.vocab);
+    MC_TRY_(computing_->copy(reinterpret_cast<std::byte*>(choices[i].logits->data()),
+                             pass.buffers.out->data() + i * row, row));
+  }
   MC_TRY_(finish(*computing_));
   if (pass.claim != nullptr) pass.claim->commit();
   std::vector<int32_t> next(pass.rows);

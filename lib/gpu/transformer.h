@@ -76,6 +76,8 @@ struct KvTraffic {
 struct Choice {
   model::Draw draw{};   // `never` is the transformer's, of masked rows
   bool masked = false;  // tokens that end an answer must not come
+  // Gets the row's logits, to draw from them on the host. nullptr: they stay on the device.
+  std::vector<float>* logits = nullptr;
 };
 
 struct TransformerOptions {

@@ -77,9 +77,12 @@ int32_t sample(std::span<float> logits, const Draw& draw) {
   if (draw.greedy()) return first;
   std::vector<Candidate> kept;
   kept.reserve(logits.size());
-  for (size_t i = 0; i < logits.size(); ++i)
-    kept.push_back({rank_of(logits[i], static_cast<uint32_t>(i)),
-                    share_of(logits[i], double{*likeliest}, draw.temperature)});
+  // The likeliest has 2^40.
+  const auto least = static_cast<uint64_t>(std::ceil(std::clamp(draw.min_p, 0.0, 1.0) * 0x1p40));
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const uint64_t share = share_of(logits[i], double{*likeliest}, draw.temperature);
+    if (share >= least) kept.push_back({rank_of(logits[i], static_cast<uint32_t>(i)), share});
+  }
   if (draw.top_k > 0 && draw.top_k < kept.size()) {
     const auto end = kept.begin() + static_cast<std::ptrdiff_t>(draw.top_k);
     std::nth_element(kept.begin(), end, kept.end(), before);

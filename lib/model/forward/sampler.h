@@ -19,6 +19,7 @@ struct Draw {
   double top_p = 1;        // the fewest tokens that are this likely together
   uint64_t seed = 0, position = 0;
   std::span<const int32_t> never{};  // tokens that must not come now
+  double min_p = 0;  // none less likely than this part of the likeliest; before top_k and top_p
 
   bool greedy() const { return !(temperature > 0) || top_k == 1; }
   uint64_t bits() const;  // the random bits of seed and position

@@ -24,6 +24,13 @@ uint32_t retry_after(Duration excess) {
       std::clamp(std::ceil(to_seconds(excess)), 1.0, double{kRetryAfterMax}));
 }
 
+// An older release would leave the members out without a word.
+Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
+  if (ask.controls.none() || r.sampling >= 1) return {};
+  return fail(Code::kUnsupported,
+              "its release knows no penalties, min_p or logit_bias: update it, or leave them out");
+}
+
 // The decode half of the process that computes the prompt, if it has one that is not full: no KV
 // moves then.
 Worker& colocated_decode(WorkerRegistry& workers, const Worker& prefill, Worker& chosen,
@@ -226,6 +233,7 @@ void Conductor::reserve(Job& job) {
   m.temperature = g.temperature;
   m.top_k = g.top_k;
   m.top_p = g.top_p;
+  m.controls = g.controls;
   m.cache_salt = g.cache_salt;
   if (const Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) m.prefill = p->control;
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
@@ -233,6 +241,8 @@ void Conductor::reserve(Job& job) {
                 [this](Job& j, const Result<Reservation>& reply) {
                   instruments_->tx("reserve", reply.has_value());
                   if (!reply) return step_failed(j, j.decode, "reserve", reply.error());
+                  if (const Result<> able = can_draw(j.ask, *reply); !able)
+                    return step_failed(j, j.decode, "reserve", able.error());
                   j.reservation = *reply;
                   if (!j.asked_source || j.answered_source) allocate(j);
                 });

@@ -6,9 +6,9 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "device/named.h"
-#include "model/forward/sampler.h"
 #include "serve/engine/dummy_engine.h"
 #include "serve/engine/gpu_engine.h"
+#include "serve/engine/next_token.h"
 
 namespace mc::serve {
 namespace {
@@ -178,12 +178,8 @@ std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const 
   transformer_.embed(last, x.data());
   for (uint32_t layer = 0; layer < c.layers; ++layer) transformer_.layer(layer, slices, x.data());
   transformer_.logits(x.data(), batch.size(), logits.data());
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const Sampling& s = batch[i].sampling;
-    model::Draw draw{s.temperature, s.top_k, s.top_p, s.seed, slices[i].end, {}};
-    if (!s.eos_allowed && !s.ignore_eos) draw.never = c.eos;
-    tokens.push_back(model::sample(std::span(logits).subspan(i * c.vocab, c.vocab), draw));
-  }
+  for (size_t i = 0; i < batch.size(); ++i)
+    tokens.push_back(next_token(std::span(logits).subspan(i * c.vocab, c.vocab), batch[i], c.eos));
   return tokens;
 }
 

@@ -7,11 +7,13 @@
 
 #include "base/random.h"
 #include "base/result.h"
+#include "serve/engine/next_token.h"
 
 namespace mc::serve {
 namespace {
 
 constexpr uint64_t kEosOneIn = 128;
+constexpr float kPlainLogit = 2, kLeastLogit = -100;  // others: 0 to 1
 
 // Word i of a row: a counter and a short mix, to run at memory speed. The key is well mixed, so
 // rows overlap only by chance.
@@ -140,9 +142,23 @@ std::vector<int32_t> DummyEngine::decode(std::span<const DecodeItem> batch) cons
   for (const DecodeItem& item : batch) {
     const size_t n = item.sequence.tokens.size();
     if (!item.written) write({item.sequence, n - 1, n});
-    tokens.push_back(next_token(item.sequence, item.sampling));
+    const int32_t token = next_token(item.sequence, item.sampling);
+    tokens.push_back(item.for_host() ? adjusted(item, token) : token);
   }
   return tokens;
+}
+
+// `plain` was drawn already, from seed and position.
+int32_t DummyEngine::adjusted(const DecodeItem& item, int32_t plain) const {
+  const uint64_t key = mix64(key_ ^ item.sequence.tokens.size());
+  std::vector<float> logits(spec_.vocab, kLeastLogit);
+  for (size_t i = kSpecial; i < logits.size(); ++i)
+    logits[i] = static_cast<float>(static_cast<double>(word(key, i) >> 40) * 0x1p-24);
+  logits[static_cast<size_t>(plain)] = kPlainLogit;
+  DecodeItem greedy = item;
+  greedy.sampling.temperature = 0;
+  const int32_t end = kEos;
+  return serve::next_token(logits, greedy, {&end, 1});
 }
 
 int32_t DummyEngine::next_token(const SequenceView& s, const Sampling& sampling) const {

@@ -8,6 +8,9 @@
 // function of the last position's KV as read: wrong KV there gives wrong text. verify() recomputes
 // everything and compares every byte.
 //
+// A request with penalties, biases or min_p is drawn from made-up logits. The token that it had
+// without them has the greatest.
+//
 // The function is no cipher: it detects faults, not forgery.
 //
 // Thread: const calls, any. Units: tokens, bytes.
@@ -39,6 +42,7 @@ class DummyEngine final : public Engine {
   int32_t next_token(const SequenceView& sequence, const Sampling& sampling) const;
 
  private:
+  int32_t adjusted(const DecodeItem& item, int32_t plain) const;
   // A token's state depends on the tokens of its block up to it, and on all blocks before.
   uint64_t start_state(const BlockHash& parent) const;
   static uint64_t advance(uint64_t state, int32_t token);

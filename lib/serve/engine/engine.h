@@ -19,6 +19,7 @@
 #include "base/hash.h"
 #include "base/time.h"
 #include "cost/model_spec.h"
+#include "model/forward/logits.h"
 
 namespace mc::serve {
 
@@ -72,6 +73,13 @@ struct Sampling {
   bool ignore_eos = false;   // such tokens are like any other
   uint32_t top_k = 0;        // 0: all
   double top_p = 1;
+  double min_p = 0;
+  model::Penalties penalties{};
+  std::span<const model::Bias> bias{};  // kept by the caller
+  size_t prompt = 0;                    // tokens of the sequence before those it generated
+
+  // Whether the logits are drawn from as they are, which a device can do itself.
+  bool plain() const { return min_p == 0 && penalties.none() && bias.empty(); }
 };
 
 // A chunk's state between two layers. Empty before the first layer; in an engine with a later slice
@@ -85,6 +93,9 @@ struct DecodeItem {
   SequenceView sequence;
   Sampling sampling;
   bool written = false;  // the last token's KV is there: it came with the prompt's
+
+  // Whether a device cannot choose the token itself.
+  bool for_host() const { return !sampling.plain(); }
 };
 
 // KV blocks that an engine keeps in device memory, and its traffic with it since the start.

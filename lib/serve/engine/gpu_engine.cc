@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "serve/engine/next_token.h"
 
 namespace mc::serve {
 
@@ -99,6 +100,7 @@ Result<std::vector<int32_t>> GpuEngine::on_device(std::span<const DecodeItem> ba
   std::vector<model::Slice> slices;
   std::vector<gpu::Choice> choices;
   std::vector<gpu::Content> contents;
+  std::vector<std::vector<float>> logits(batch.size());  // of those that the host draws
   for (const DecodeItem& item : batch) {
     const size_t n = item.sequence.tokens.size();
     MC_CHECK(n > 0);
@@ -106,10 +108,15 @@ Result<std::vector<int32_t>> GpuEngine::on_device(std::span<const DecodeItem> ba
     slices.push_back({item.sequence.blocks, n - 1, n});
     contents.push_back({item.sequence.tokens, item.sequence.parents});
     const Sampling& s = item.sampling;
-    choices.push_back(
-        {{s.temperature, s.top_k, s.top_p, s.seed, n, {}}, !s.eos_allowed && !s.ignore_eos});
+    choices.push_back({{s.temperature, s.top_k, s.top_p, s.seed, n, {}},
+                       !s.eos_allowed && !s.ignore_eos,
+                       item.for_host() ? &logits[choices.size()] : nullptr});
   }
-  return transformer_->step(last, slices, choices, contents);
+  MC_TRY(std::vector<int32_t> tokens, transformer_->step(last, slices, choices, contents));
+  for (size_t i = 0; i < batch.size(); ++i)
+    if (choices[i].logits != nullptr)
+      tokens[i] = next_token(logits[i], batch[i], transformer_->config().eos);
+  return tokens;
 }
 
 std::vector<int32_t> GpuEngine::decode(std::span<const DecodeItem> batch) const {

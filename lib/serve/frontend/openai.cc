@@ -76,12 +76,7 @@ const std::map<std::string_view, Json>& unsupported() {
       {"best_of", 1},
       {"echo", false},
       {"suffix", ""},
-      {"presence_penalty", 0},
-      {"frequency_penalty", 0},
-      {"repetition_penalty", 1},
       {"length_penalty", 1},
-      {"min_p", 0},
-      {"logit_bias", Json::object()},
       {"logprobs", false},
       {"top_logprobs", 0},
       {"prompt_logprobs", nullptr},
@@ -128,6 +123,38 @@ Parsed refuse_unsupported(const Json& body) {
   return {};
 }
 
+// {"50256": -100}: token ids as texts, as JSON has no other names.
+Parsed read_bias(const Members& m, uint32_t vocab, SamplingControls& c) {
+  const Json* const bias = m.find("logit_bias");
+  if (bias == nullptr) return {};
+  if (!bias->is_object()) return wrong_type("logit_bias", *bias, "an object");
+  if (bias->size() > kBiasMax)
+    return bad("logit_bias",
+               strf("'logit_bias' names %zu tokens, want %zu at most", bias->size(), kBiasMax));
+  for (const auto& [name, value] : bias->get_ref<const Json::object_t&>()) {
+    const auto id = parse_uint(name);
+    if (!id || *id >= vocab)
+      return bad("logit_bias", strf("'%s' in 'logit_bias' is no token id, want 0 to %u",
+                                    escape(name).c_str(), vocab - 1));
+    if (!value.is_number()) return wrong_type("logit_bias", value, "numbers");
+    const double n = value.get<double>();
+    if (!(std::abs(n) <= kBiasLimit))
+      return bad("logit_bias", strf("token %s has %g in 'logit_bias', want %g to %g", name.c_str(),
+                                    n, -kBiasLimit, kBiasLimit));
+    c.bias_tokens.push_back(static_cast<int32_t>(*id));
+    c.bias.push_back(n);
+  }
+  return {};
+}
+
+Parsed read_controls(const Members& m, uint32_t vocab, SamplingControls& c) {
+  MC_API_TRY(m.read("min_p", c.min_p, 0, 1));
+  MC_API_TRY(m.read("presence_penalty", c.presence_penalty, -kPenaltyLimit, kPenaltyLimit));
+  MC_API_TRY(m.read("frequency_penalty", c.frequency_penalty, -kPenaltyLimit, kPenaltyLimit));
+  MC_API_TRY(m.read("repetition_penalty", c.repetition_penalty, kRepetitionLeast, kRepetitionMost));
+  return read_bias(m, vocab, c);
+}
+
 Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest& r) {
   MC_API_TRY(m.read("stream", r.stream));
   if (const Json* options = m.find("stream_options")) {
@@ -153,6 +180,7 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
   int64_t top_k = 0;  // other servers have -1 for all
   MC_API_TRY(m.read_int("top_k", top_k, -1, INT32_MAX));
   r.top_k = static_cast<uint32_t>(std::max<int64_t>(top_k, 0));
+  MC_API_TRY(read_controls(m, limits.vocab, r.controls));
   int64_t seed = 0;
   MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
   if (m.find("seed") != nullptr) r.seed = static_cast<uint64_t>(seed);

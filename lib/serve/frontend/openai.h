@@ -1,10 +1,10 @@
 // Parses requests of the OpenAI API, and writes its answers and errors.
 //
-// Extensions of the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt, priority,
-// cache_control, stream_options.continuous_usage_stats. One prompt and one answer a request
-// (n = 1). What would change an answer and is not done is refused by its name, unless it asks for
-// what is done anyway. Unknown fields are ignored, as clients send more each year; known fields of
-// a wrong type are refused.
+// Extensions of the standard: top_k, min_p, repetition_penalty, min_tokens, ignore_eos,
+// stop_token_ids, cache_salt, priority, cache_control, stream_options.continuous_usage_stats. One
+// prompt and one answer a request (n = 1). What would change an answer and is not done is refused
+// by its name, unless it asks for what is done anyway. Unknown fields are ignored, as clients send
+// more each year; known fields of a wrong type are refused.
 //
 // Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
 // 1b.
@@ -19,6 +19,7 @@
 #include "base/json_fwd.h"
 #include "model/text/chat.h"
 #include "serve/protocol/cache_control.h"
+#include "serve/protocol/sampling_controls.h"
 
 namespace mc::serve {
 
@@ -40,7 +41,8 @@ struct CompletionRequest {
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   double temperature = 1, top_p = 1;
-  uint32_t top_k = 0;            // 0: all
+  uint32_t top_k = 0;  // 0: all
+  SamplingControls controls;
   std::optional<uint64_t> seed;  // none: drawn for each request
   std::string cache_salt, user;
   int64_t priority = 0;  // lower waits less

@@ -13,6 +13,7 @@
 
 #include "serve/protocol/cache_control.h"
 #include "serve/protocol/proxied_request.h"
+#include "serve/protocol/sampling_controls.h"
 
 namespace mc::serve {
 
@@ -38,6 +39,7 @@ struct GenerateRequest {
   double temperature = 0;
   uint32_t top_k = 0;
   double top_p = 1;
+  SamplingControls controls;
   // For external engines; without it only own workers are chosen.
   std::shared_ptr<const ProxiedRequest> proxied;
   std::optional<RequestError> refusal;  // why own workers cannot: only external engines are chosen

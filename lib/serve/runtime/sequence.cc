@@ -39,7 +39,14 @@ SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   s->max_tokens = m.max_tokens;
   s->min_tokens = m.min_tokens;
   s->ignore_eos = m.ignore_eos;
+  const SamplingControls& c = m.controls;
+  for (size_t i = 0; i < c.bias.size(); ++i)
+    s->bias.push_back({c.bias_tokens[i], static_cast<float>(c.bias[i])});
   s->sampling = {m.temperature, m.seed, false, m.ignore_eos, m.top_k, m.top_p};
+  s->sampling.min_p = c.min_p;
+  s->sampling.penalties = {c.presence_penalty, c.frequency_penalty, c.repetition_penalty};
+  s->sampling.bias = s->bias;
+  s->sampling.prompt = s->prompt;
   return s;
 }
 

@@ -21,6 +21,7 @@ struct Sequence {
   size_t prompt = 0;  // tokens
   uint32_t max_tokens = 0, min_tokens = 0;
   bool ignore_eos = false;
+  std::vector<model::Bias> bias;  // what `sampling` has; never reallocated
   Sampling sampling;
   TxId tx = 0;
   bool own = false;              // this process computes its prompt

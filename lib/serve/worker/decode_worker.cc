@@ -126,6 +126,8 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   const auto vocab = static_cast<int32_t>(engine_.spec().vocab);
   if (std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
     return fail(Code::kInvalid, "a prompt token is outside the vocabulary of %d", vocab);
+  if (!m.controls.valid(engine_.spec().vocab))
+    return fail(Code::kInvalid, "a penalty, min_p or logit_bias is outside its range");
   if (sequences_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", escape(m.request).c_str());
   if (free_slots_.empty())
@@ -154,6 +156,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   if (!s->own) r.segment = transfer_.describe();
   r.control = control_;
   r.ranks = shape_.ranks;
+  r.sampling = kSamplingNow;
   if (s->own) s->blocks.resize(prompt_blocks);
   for (const BlockId id : blocks_.find(s->tx)->blocks) {
     s->blocks.push_back(core_->block(id));

@@ -82,6 +82,7 @@ struct FakeDecode : FakeWorker {
       Reservation r;
       r.control = server->address();
       r.guard = 7;
+      r.sampling = sampling;
       return r;
     });
     live();
@@ -96,6 +97,7 @@ struct FakeDecode : FakeWorker {
     client->call(TokenBatch{me.node, {u}}, 1s, [](const Result<rpc::Empty>&) {});
   }
   bool full = false;
+  uint32_t sampling = kSamplingNow;  // 0: of an older release
   std::vector<Reserve> reserved;
 };
 

@@ -199,6 +199,34 @@ TEST_CASE("an error of the decode worker before the first token is tried again")
   CHECK(heard.progress.decode == "d1");
 }
 
+TEST_CASE("penalties go to a worker whose release knows them, or are refused with the reason") {
+  Cluster c(1, 2);
+  c.d[0]->sampling = 0;
+  const auto submit = [&](Heard& heard, double penalty) {
+    GenerateRequest g;
+    g.id = "r";
+    g.prompt = {1, 2, 3};
+    g.max_tokens = 4;
+    g.controls = {.frequency_penalty = penalty, .bias_tokens = {5}, .bias = {-1}};
+    if (penalty == 0) g.controls = {};
+    c.conductor->submit(std::move(g), heard.sink());
+    REQUIRE(c.finish(heard));
+  };
+  Heard first, second;
+  submit(first, 1.5);
+  CHECK(!first.failed);
+  CHECK(first.progress.decode == "d1");
+  CHECK(c.d[1]->reserved.at(0).controls.frequency_penalty == 1.5);
+  CHECK(c.d[1]->reserved.at(0).controls.bias_tokens == std::vector<int32_t>{5});
+  c.d[1]->sampling = 0;
+  submit(second, 1.5);
+  REQUIRE(second.failed);
+  CHECK(second.failed->what.find("release knows no penalties") != std::string::npos);
+  Heard plain;
+  submit(plain, 0);
+  CHECK(!plain.failed);
+}
+
 TEST_CASE("a decode worker that says nothing more runs into the token timeout") {
   ConductorOptions options = quick();
   options.retries = 0;

@@ -1,6 +1,10 @@
 // A prefill and a decode worker with an engine each give the tokens of one engine.
 #include "serve/engine/cpu_engine.h"
 
+#include <algorithm>
+#include <limits>
+#include <set>
+
 #include "pair.h"
 #include "small_engine.h"
 
@@ -81,6 +85,86 @@ TEST_CASE("a batch of real requests, some with sampling, gives the tokens that e
       prompts[i].push_back(tokens[i]);
     }
   }
+}
+
+// Penalties and biases by hand, on what the engine says it is without them: a greedy token's logit
+// is not seen, but a bias shows the order of two.
+TEST_CASE("penalties, biases and min_p change a worker's tokens as the sampler alone would") {
+  const CpuEngine p = make(1, "auto"), d = make(1, "auto");
+  const auto prompt = small_prompt(40, 8);
+  const auto plain = alone(d, prompt, 40, kGreedy);
+  const auto repeats = [](const std::vector<int32_t>& tokens) {
+    return tokens.size() - std::set<int32_t>(tokens.begin(), tokens.end()).size();
+  };
+  SteadyClock clock;
+  io::Loop loop(clock);
+  PairOptions options;
+  options.prefill_engine = &p;
+  options.decode_engine = &d;
+  Pair pair(loop, options);
+  int serial = 0;
+  // By both workers; the same as one engine alone, asked the same.
+  const auto served = [&](const SamplingControls& c, double temperature = 0) {
+    pair.controls = c;
+    pair.temperature = temperature;
+    const std::string id = "r" + std::to_string(++serial);
+    pair.serve(id, prompt, 40);
+    Sampling s = kGreedy;
+    s.temperature = temperature;
+    s.min_p = c.min_p;
+    s.penalties = {c.presence_penalty, c.frequency_penalty, c.repetition_penalty};
+    std::vector<model::Bias> bias;
+    for (size_t i = 0; i < c.bias.size(); ++i)
+      bias.push_back({c.bias_tokens[i], static_cast<float>(c.bias[i])});
+    s.bias = bias;
+    s.prompt = prompt.size();
+    CHECK(pair.answers[id].tokens == alone(d, prompt, 40, s));
+    return pair.answers[id].tokens;
+  };
+  CHECK(served({}) == plain);
+  REQUIRE(repeats(plain) > 0);
+  CHECK(repeats(served({.frequency_penalty = 2})) < repeats(plain));
+  CHECK(repeats(served({.presence_penalty = 2})) < repeats(plain));
+  const auto other = served({.repetition_penalty = 100});
+  CHECK(repeats(other) == 0);
+  // Positive logits of the prompt's tokens are next to nothing then, negative ones far below all.
+  const size_t of_prompt =
+      static_cast<size_t>(std::count_if(other.begin(), other.begin() + 20, [&](int32_t t) {
+        return std::find(prompt.begin(), prompt.end(), t) != prompt.end();
+      }));
+  CHECK(of_prompt == 0);
+  CHECK(served({.bias_tokens = {7}, .bias = {100}}) == std::vector<int32_t>(40, 7));
+  CHECK(served({.bias_tokens = {plain[0]}, .bias = {-100}})[0] != plain[0]);
+  CHECK(served({.min_p = 1}, 1) == plain);  // the likeliest alone
+  CHECK(served({}, 1) != plain);
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a decode worker refuses controls outside their ranges") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop);
+  const auto nan = std::numeric_limits<double>::quiet_NaN();
+  const SamplingControls bad[] = {
+      {.min_p = 2},
+      {.presence_penalty = nan},
+      {.frequency_penalty = 3},
+      {.repetition_penalty = 0},
+      {.bias_tokens = {1}},
+      {.bias_tokens = {1}, .bias = {std::numeric_limits<double>::infinity()}},
+      {.bias_tokens = {-1}, .bias = {1}},
+      {.bias_tokens = {32000}, .bias = {1}},
+  };
+  for (const SamplingControls& c : bad) {
+    pair.controls = c;
+    const auto reply = pair.reserve("r", small_prompt(20, 1), 4);
+    REQUIRE_FALSE(reply);
+    CHECK(reply.error().code == Code::kInvalid);
+  }
+  pair.controls = {};
+  const auto reply = pair.reserve("r", small_prompt(20, 1), 4);
+  REQUIRE(reply);
+  CHECK(reply->sampling == kSamplingNow);
 }
 
 TEST_CASE("tokens that end an answer do not come before eos_allowed, unless ignore_eos") {

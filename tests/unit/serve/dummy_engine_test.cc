@@ -92,6 +92,38 @@ TEST_CASE("dummy engine: KV of generated tokens continues that of the prompt") {
   CHECK(again.memory == s.memory);
 }
 
+TEST_CASE("dummy engine: penalties and biases change its tokens, and nothing else does") {
+  Random random(8);
+  const cost::ModelSpec spec = cost::tiny();
+  const DummyEngine engine(spec, kB);
+  Sequence s(spec, random_tokens(random, 21), 60);
+  engine.write({s.view(), 0, 21});
+  const auto next = [&](const Sampling& sampling) {
+    const DecodeItem item{s.view(), sampling, true};
+    return engine.decode({&item, 1})[0];
+  };
+  for (const double temperature : {0.0, 1.0}) {
+    Sampling asked{.temperature = temperature, .seed = 5};
+    const int32_t plain = next(asked);
+    CHECK(plain == engine.next_token(s.view(), asked));
+    asked.min_p = 0.5;
+    CHECK(next(asked) == plain);
+    const std::vector<model::Bias> bias = {{plain, -100}};
+    asked.bias = bias;
+    const int32_t other = next(asked);
+    CHECK(other != plain);
+    CHECK(other >= DummyEngine::kSpecial);
+    CHECK(next(asked) == other);
+    asked.bias = {};
+    asked.penalties.frequency = 2;
+    s.push(plain);  // once more would be over what others have
+    asked.prompt = 0;
+    engine.write({s.view(), s.tokens.size() - 1, s.tokens.size()});
+    const auto seen = s.tokens;
+    CHECK(std::find(seen.begin(), seen.end(), next(asked)) == seen.end());
+  }
+}
+
 TEST_CASE("dummy engine: one flipped bit anywhere in a token's KV is found, in its block only") {
   Random random(5);
   for (const auto& spec : {cost::tiny(), odd_spec()}) {

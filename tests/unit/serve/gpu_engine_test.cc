@@ -40,7 +40,8 @@ struct Said {
 
 // A prompt in two chunks, then steps. `before` runs with the number of each layer and step.
 template <class Before>
-Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before before) {
+Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before before,
+             const Sampling& sampling = kGreedy) {
   const size_t bytes = engine.spec().block_bytes(kBlock);
   const size_t blocks = (tokens.size() + n) / kBlock + 1, half = tokens.size() / 2 + 3;
   Said out{{}, std::vector<std::byte>(blocks * bytes)};
@@ -65,7 +66,7 @@ Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before
   }
   for (size_t i = 0; i < n; ++i) {
     before(work++);
-    const DecodeItem item{{tokens, parents, at}, kGreedy, i == 0};
+    const DecodeItem item{{tokens, parents, at}, sampling, i == 0};
     out.tokens.push_back(engine.decode({&item, 1})[0]);
     tokens.push_back(out.tokens.back());
     chain();
@@ -92,6 +93,28 @@ TEST_CASE("a device gives the tokens of the CPU, and the CPU repeats what the de
     CHECK(got == want);
     CHECK(s.engine->given_up());
     CHECK(s.fallbacks == 1);
+  }
+}
+
+TEST_CASE("what a device cannot draw by itself the host draws, from the device's logits") {
+  const auto prompt = small_prompt(70, 1);
+  const auto nothing = [](int) {};
+  const CpuEngine cpu = make(1, "plain");
+  const std::vector<model::Bias> bias = {{7, 3}, {8, -100}};
+  Sampling s = kGreedy;
+  s.prompt = prompt.size();
+  const Said plain = said_by(cpu, prompt, 30, nothing, s);
+  s.penalties = {.presence = 0.5, .frequency = 1, .repetition = 1.3};
+  s.bias = bias;
+  for (const double temperature : {0.0, 0.9}) {
+    s.temperature = temperature;
+    s.min_p = temperature / 10;
+    const Said want = said_by(cpu, prompt, 30, nothing, s);
+    CHECK(want.tokens != plain.tokens);
+    OnStandIn streamed, resident(UINT64_MAX);
+    CHECK(said_by(*streamed.engine, prompt, 30, nothing, s) == want);
+    CHECK(said_by(*resident.engine, prompt, 30, nothing, s) == want);
+    CHECK_FALSE(resident.engine->given_up());
   }
 }
 

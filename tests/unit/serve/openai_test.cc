@@ -109,6 +109,27 @@ TEST_CASE("F83, F84: members that ask for what is done anyway pass, and a missin
   CHECK(parse(R"({"model":"tiny","prompt":"x","seed":0})")->seed == 0u);
 }
 
+TEST_CASE("F83, F84: penalties, min_p and biases arrive as they were asked for") {
+  const auto r = parse(R"({"model":"tiny","prompt":"x","presence_penalty":-0.5,
+    "frequency_penalty":2,"repetition_penalty":1.1,"min_p":0.1,
+    "logit_bias":{"5":1.5,"31999":-100}})");
+  REQUIRE_MESSAGE(r, r.error().message);
+  CHECK(r->controls.presence_penalty == -0.5);
+  CHECK(r->controls.frequency_penalty == 2);
+  CHECK(r->controls.repetition_penalty == 1.1);
+  CHECK(r->controls.min_p == 0.1);
+  CHECK(r->controls.bias_tokens == std::vector<int32_t>{5, 31999});
+  CHECK(r->controls.bias == std::vector<double>{1.5, -100});
+  CHECK(r->controls.valid(32000));
+  CHECK_FALSE(r->controls.valid(31999));
+  std::string many;
+  for (int i = 0; i < 301; ++i) many += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\":1";
+  const auto over = parse(R"({"model":"tiny","prompt":"x","logit_bias":{)" + many + "}}");
+  REQUIRE_FALSE(over);
+  CHECK(over.error().param == "logit_bias");
+  CHECK(over.error().message.find("301 tokens") != std::string::npos);
+}
+
 TEST_CASE("bad requests are refused with status, parameter and reason") {
   const Bad table[] = {
       {"", 400, "", "invalid_json", "not taken"},
@@ -144,15 +165,23 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
       {R"({"model":"tiny","prompt":"x","echo":true})", 400, "echo", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","logprobs":3})", 400, "logprobs", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","suffix":"y"})", 400, "suffix", "", "not supported"},
-      {R"({"model":"tiny","prompt":"x","presence_penalty":0.5})", 400, "presence_penalty", "",
-       "not supported"},
-      {R"({"model":"tiny","prompt":"x","frequency_penalty":2})", 400, "frequency_penalty", "",
-       "not supported"},
-      {R"({"model":"tiny","prompt":"x","repetition_penalty":1.1})", 400, "repetition_penalty", "",
-       "other than 1 is"},
-      {R"({"model":"tiny","prompt":"x","logit_bias":{"5":1}})", 400, "logit_bias", "",
-       "not supported"},
-      {R"({"model":"tiny","prompt":"x","min_p":0.1})", 400, "min_p", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","presence_penalty":2.5})", 400, "presence_penalty", "",
+       "-2 to 2"},
+      {R"({"model":"tiny","prompt":"x","frequency_penalty":-3})", 400, "frequency_penalty", "",
+       "-2 to 2"},
+      {R"({"model":"tiny","prompt":"x","frequency_penalty":"1"})", 400, "frequency_penalty", "",
+       "a number"},
+      {R"({"model":"tiny","prompt":"x","repetition_penalty":0})", 400, "repetition_penalty", "",
+       "0.01 to 100"},
+      {R"({"model":"tiny","prompt":"x","logit_bias":{"5":"1"}})", 400, "logit_bias", "", "numbers"},
+      {R"({"model":"tiny","prompt":"x","logit_bias":{"5":101}})", 400, "logit_bias", "",
+       "-100 to 100"},
+      {R"({"model":"tiny","prompt":"x","logit_bias":{"32000":1}})", 400, "logit_bias", "",
+       "no token id"},
+      {R"({"model":"tiny","prompt":"x","logit_bias":{"-1":1}})", 400, "logit_bias", "",
+       "no token id"},
+      {R"({"model":"tiny","prompt":"x","logit_bias":[5]})", 400, "logit_bias", "", "an object"},
+      {R"({"model":"tiny","prompt":"x","min_p":1.1})", 400, "min_p", "", "0 to 1"},
       {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_object"}})", 400,
        "response_format", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","guided_json":{}})", 400, "guided_json", "",

@@ -175,6 +175,8 @@ struct Pair {
     m.prompt = prompt;
     m.max_tokens = max_tokens;
     m.ignore_eos = true;
+    m.controls = controls;
+    m.temperature = temperature;
     m.kv_deadline_ms = kv_deadline_ms * kSlow;
     return call(*to_d, m);
   }
@@ -232,6 +234,8 @@ struct Pair {
 
   io::Loop& loop;
   const uint32_t kv_deadline_ms;
+  SamplingControls controls;  // of what is reserved next
+  double temperature = 0;
   DummyEngine engine;
   Metrics metrics, p_metrics, d_metrics;
   std::unique_ptr<xfer::Engine> p_xfer, d_xfer;
