@@ -1,41 +1,14 @@
 """What `kv_connector_extra_config` may say, and what it means where it says nothing."""
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_BYTES = {'': 1, 'B': 1, 'KB': 10**3, 'MB': 10**6, 'GB': 10**9}
-_BYTES |= {'KiB': 1 << 10, 'MiB': 1 << 20, 'GiB': 1 << 30}
-_SECONDS = {'us': 1e-6, 'ms': 1e-3, 's': 1.0, 'm': 60.0}
+from mc._settings import PASSED, near, one_of, passed, seconds, size, truth
 
-# Options of mc_options_set that are passed on as they are.
-_PASSED = ('tenant', 'cluster-key', 'transports', 'listen', 'replicas', 'class', 'ttl',
-           'prefer-local')
-
-
-def _number(name: str, value: Any, units: Mapping[str, float]) -> float:
-    match = re.fullmatch(r'\s*([0-9.]+)\s*([A-Za-z]*)\s*', str(value))
-    if match is not None and match[2] == '' and float(match[1]) == 0:
-        return 0.0
-    if match is None or match[2] not in units:
-        wanted = ', '.join(unit for unit in units if unit)
-        raise ValueError(f'{name}: {value!r} is no number with one of {wanted}')
-    return float(match[1]) * units[match[2]]
-
-
-def _one_of(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    if value not in choices:
-        raise ValueError(f"{name}: {value!r} is none of {', '.join(choices)}")
-    return str(value)
-
-
-def _bool(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f'{name}: {value!r} is neither true nor false')
-    return value
+_KNOWN = ('master', 'name', 'load', 'save', 'save-decoded', 'timeout', 'lookup-patience', 'wait',
+          'save-queue', 'offer', 'trust-layout', *PASSED)
 
 
 @dataclass
@@ -65,34 +38,26 @@ def parse(extra: Mapping[str, Any]) -> Settings:
         elif name == 'name':
             out.name = str(value)
         elif name == 'load':
-            out.load = _one_of(name, value, ('async', 'off'))
+            out.load = one_of(name, value, ('async', 'off'))
         elif name == 'save':
-            out.save = _one_of(name, value, ('async', 'sync', 'off'))
+            out.save = one_of(name, value, ('async', 'sync', 'off'))
         elif name == 'save-decoded':
-            out.save_decoded = _bool(name, value)
+            out.save_decoded = truth(name, value)
         elif name == 'timeout':
-            out.timeout = _number(name, value, _SECONDS)
+            out.timeout = seconds(name, value)
         elif name == 'lookup-patience':
-            out.lookup_patience = _number(name, value, _SECONDS)
+            out.lookup_patience = seconds(name, value)
         elif name == 'wait':
-            out.wait = _number(name, value, _SECONDS)
+            out.wait = seconds(name, value)
         elif name == 'save-queue':
-            out.save_queue = int(_number(name, value, _BYTES))
+            out.save_queue = size(name, value)
         elif name == 'offer':
-            out.offer = int(_number(name, value, _BYTES))
+            out.offer = size(name, value)
         elif name == 'trust-layout':
-            out.trust_layout = _bool(name, value)
-        elif name in _PASSED:
-            word = str(value).lower() if isinstance(value, bool) else str(value)
-            out.options[name] = word
+            out.trust_layout = truth(name, value)
+        elif name in PASSED:
+            out.options[name] = passed(value)
         else:
             raise ValueError(f'kv_connector_extra_config has {name!r}, which mc does not know; '
-                             + _near(name))
+                             + near(name, _KNOWN))
     return out
-
-
-def _near(name: str) -> str:
-    known = ['master', 'name', 'load', 'save', 'save-decoded', 'timeout', 'lookup-patience',
-             'wait', 'save-queue', 'offer', 'trust-layout', *_PASSED]
-    near = difflib.get_close_matches(name, known, 1)
-    return f'did you mean {near[0]!r}?' if near else f"it knows {', '.join(sorted(known))}"
