@@ -39,6 +39,10 @@ void WorkerProgram::describe(OptionList& v) {
     "fetch KV from the pool if that is predicted to be faster than computing (auto), always, or "
     "never",
     {"auto", "always", "never"});
+  v("cache-answers", cache_answers,
+    "keep the KV of generated tokens for prompts that begin with them, as the next turn of a chat: "
+    "in the pool, and with role both here too",
+    {"on", "off"});
   v("stage", stage,
     "I/N: this process is stage I of a pipeline of N that computes prompts, and has that slice of "
     "the layers; it joins no conductor; empty: all layers, or those of the head of --cpp-group");
@@ -138,6 +142,7 @@ serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
   c.tbt_slo = tbt_slo;
   c.kv_deadline = kv_deadline;
   c.recompute_after = recompute_after;
+  c.cache_answers = cache_answers == "on";
   c.conductor_timeout = conductor_timeout;
   c.peer_timeout = transfer.peer_timeout;
   c.store.master = worker.master;

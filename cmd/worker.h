@@ -33,6 +33,7 @@ struct WorkerProgram {
   std::string prefill_order = "fcfs";
   double ageing = 0.1;
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
+  std::string cache_answers = "on";
   std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
   std::vector<std::string> cpp_group;  // for the head: the other stages' control addresses
   Duration pool_timeout = std::chrono::seconds(2);

@@ -115,7 +115,7 @@ Result<size_t> BlockManager::start(TxId id) {
   if (it == txs_.end())
     return fail(Code::kNotFound, "no transaction %016llx: aborted, or its lease ran out",
                 static_cast<ull>(id));
-  drop_lease(id, it->second);
+  leases_.erase({it->second.deadline, id});
   it->second.state = TxState::kRunning;
   return rematch(id);
 }
@@ -135,7 +135,7 @@ void BlockManager::computed(TxId id, size_t upto_block) {
 void BlockManager::await_commit(TxId id, Time now) {
   const auto it = txs_.find(id);
   if (it == txs_.end()) return;
-  drop_lease(id, it->second);
+  leases_.erase({it->second.deadline, id});
   it->second.state = TxState::kAwaiting;
   set_lease(id, it->second, now);
 }
@@ -145,7 +145,7 @@ Result<> BlockManager::commit(TxId id) {
   if (it == txs_.end())
     return fail(Code::kNotFound, "no transaction %016llx: ended before, or its lease ran out",
                 static_cast<ull>(id));
-  drop_lease(id, it->second);
+  leases_.erase({it->second.deadline, id});
   release(it->second);
   txs_.erase(it);
   return {};
@@ -190,6 +190,14 @@ void BlockManager::pin(BlockId block) {
   lock(block);
 }
 void BlockManager::unpin(BlockId block) { unlock(block); }
+
+bool BlockManager::cache(BlockId id, const BlockHash& key) {
+  MC_CHECK(id < blocks_.size() && blocks_[id].refs > 0);
+  if (blocks_[id].keyed || !own(key, id).second) return false;
+  blocks_[id].touched = ++touches_;
+  publish(blocks_[id]);
+  return true;
+}
 
 void BlockManager::lock(BlockId id) {
   Block& block = blocks_[id];
@@ -300,7 +308,6 @@ void BlockManager::set_lease(TxId id, Tx& tx, Time now) {
   tx.deadline = now + tx.lease;
   leases_.emplace(tx.deadline, id);
 }
-void BlockManager::drop_lease(TxId id, const Tx& tx) { leases_.erase({tx.deadline, id}); }
 
 std::vector<ExpiredTx> BlockManager::tick(Time now) {
   std::vector<ExpiredTx> expired;

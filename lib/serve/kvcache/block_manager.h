@@ -129,6 +129,10 @@ class BlockManager {
   void pin(BlockId block);
   void unpin(BlockId block);
 
+  // Gives a block in use, whose content is valid, the key of that content, and publishes it: it is
+  // cached when its last user releases it. False: the key is another block's, or it has one.
+  bool cache(BlockId block, const BlockHash& key);
+
   // Drops all cached content.
   void forget();
 
@@ -182,7 +186,6 @@ class BlockManager {
   TxId add(Tx tx, Time now);
   void release(Tx& tx);
   void set_lease(TxId id, Tx& tx, Time now);
-  void drop_lease(TxId id, const Tx& tx);
 
   const uint32_t pool_, block_tokens_;
   const uint64_t seed_;

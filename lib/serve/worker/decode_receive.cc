@@ -161,7 +161,9 @@ void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& bloc
     if (got < blocks.size()) {
       log_info("decode", "request %s: the pool has %zu of %zu blocks: computing the rest here",
                s->request.c_str(), got, blocks.size());
-      return recompute_from(s, blocks[got]);
+      s->recomputed = true;
+      batch_.remove(s->request);  // it no longer waits for KV
+      return recompute(s, size_t{blocks[got]} * engine_.block_tokens());
     }
     verify(s);
   });
@@ -206,13 +208,6 @@ void DecodeWorker::recover(const SequencePtr& s) {
   std::iota(all.begin(), all.end(), 0);
   s->arrived = loop_.now();
   fetch(s, all);
-}
-
-// Computes the prompt from `block` on. Requires: the KV before it is here.
-void DecodeWorker::recompute_from(const SequencePtr& s, size_t block) {
-  s->recomputed = true;
-  batch_.remove(s->request);  // it no longer waits for KV
-  recompute(s, block * engine_.block_tokens());
 }
 
 // Computes the prompt's KV from `begin` on, a piece at a time. A late write of the prefill side

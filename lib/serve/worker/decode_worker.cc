@@ -58,6 +58,8 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
                                   "requests whose KV did not arrive and was computed here")),
       fetched_(metrics.counter("mc_engine_pool_kv_blocks_total",
                                "KV blocks of prompts fetched from the pool")),
+      answer_blocks_(metrics.counter("mc_engine_answer_blocks_total",
+                                     "blocks with generated tokens, kept for later prompts")),
       step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
       pulls_(loop, transfer, metrics) {
   for (size_t i = WorkerCore::kGuardWords; i-- > 0;) free_slots_.push_back(i);
@@ -150,7 +152,10 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   if (s->own) want.blocks = std::max<uint64_t>(want.blocks - prompt_blocks, 1);
   want.prompt_tokens = s->own ? 0 : m.prompt.size();
   want.lease = std::chrono::hours(1);
-  MC_TRY(s->tx, blocks_.allocate(std::move(want), now));
+  auto tx = blocks_.allocate(want, now);
+  if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())
+    tx = blocks_.allocate(want, now);
+  MC_TRY(s->tx, std::move(tx));
   MC_TRY_(blocks_.start(s->tx));  // the KV's deadline replaces the lease
   Reservation r;
   if (!s->own) r.segment = transfer_.describe();
@@ -334,12 +339,32 @@ void DecodeWorker::quarantine_over(const std::string& request, uint64_t guard,
 
 void DecodeWorker::try_free(const SequencePtr& s) {
   if (!s->ended || !s->settled || s->busy > 0 || s->tx == 0) return;
-  blocks_.abort(s->tx);  // nothing of it is cached
+  cache_answer(*s);
+  blocks_.abort(s->tx);
   s->tx = 0;
   for (const BlockId id : s->adopted) blocks_.unpin(id);
   free_slots_.push_back(s->slot);
   sequences_.erase(s->request);
   gauge();
+}
+
+// Of a sequence that decoded, all tokens but the last have their KV.
+void DecodeWorker::cache_answer(const Sequence& s) {
+  if (!config_.cache_answers || s.joined == Time{} || (pool_ == nullptr && !colocated_)) return;
+  const size_t tokens = engine_.block_tokens(), whole = (s.tokens.size() - 1) / tokens;
+  const std::vector<BlockId>& rest = blocks_.find(s.tx)->blocks;
+  const auto id = [&](size_t i) {
+    return i < s.adopted.size() ? s.adopted[i] : rest[i - s.adopted.size()];
+  };
+  for (size_t i = s.prompt / tokens; i < whole; ++i) {
+    answer_blocks_.add();
+    if (pool_ != nullptr)
+      pool_->publish(s.parents[i + 1], id(i), {s.blocks[i], core_->block_bytes()},
+                     [this](bool) { gauge(); });
+  }
+  // From the last on, so that it is evicted before those that it follows.
+  for (size_t i = whole; colocated_ && i-- > s.prompt / tokens;)
+    blocks_.cache(id(i), s.parents[i + 1]);
 }
 
 void DecodeWorker::conductors_gone(const std::vector<std::string>& gone) {

@@ -8,6 +8,9 @@
 // with the reason. With recompute_after this worker computes the prompt instead, as well as blocks
 // that the pool lost.
 //
+// The KV of generated tokens is kept for later prompts that begin with them, as the next turn of a
+// chat does: full blocks go to the pool, and where this process computes prompts too, they stay.
+//
 // Tokens that its conductor does not take are sent again (token_outbox.h); decoding goes on. After
 // conductor_timeout its requests end.
 //
@@ -51,6 +54,7 @@ struct DecodeConfig {
   Duration peer_timeout = std::chrono::seconds(3);        // of the transfer engine
   Duration token_retry = std::chrono::seconds(2);         // tokens not taken by then are sent again
   Duration conductor_timeout = std::chrono::seconds(60);  // one that takes nothing is gone then
+  bool cache_answers = true;                              // the KV of generated tokens
   store::ClientOptions store;                             // master empty: no pool
   TraceEvents* trace = nullptr;                           // outlives the worker; nullptr: no trace
 };
@@ -73,7 +77,10 @@ class DecodeWorker {
 
   WorkerLoad load() const;
   void drain(bool on = true) { draining_ = on; }  // refuses new reservations
-  bool idle() const { return sequences_.empty() && to_conductors_.settled(); }
+  bool idle() const {
+    const bool puts = pool_ != nullptr && pool_->queued() + pool_->putting() > 0;
+    return sequences_.empty() && !puts && to_conductors_.settled();
+  }
 
  private:
   DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
@@ -86,7 +93,6 @@ class DecodeWorker {
   void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
   Result<SequencePtr> find_offered(const KvOffer& m) const;
   void fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks);
-  void recompute_from(const SequencePtr& s, size_t block);
   void recover(const SequencePtr& s);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
@@ -100,6 +106,7 @@ class DecodeWorker {
   void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
   void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks
   void try_free(const SequencePtr& s);
+  void cache_answer(const Sequence& s);
   void quarantine_over(const std::string& request, uint64_t guard,
                        std::vector<xfer::FencedRange> ranges);
   void conductors_gone(const std::vector<std::string>& gone);
@@ -125,7 +132,7 @@ class DecodeWorker {
   io::Loop::Handle ticker_ = 0;
   std::map<std::string, Gauge*> block_gauges_;
   Gauge &running_, &waiting_, &usage_;
-  Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_;
+  Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_, &answer_blocks_;
   BucketHistogram& step_seconds_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<StoreConnector> pool_;

@@ -378,6 +378,35 @@ class Chaos {
   uint64_t seen_ = 0;
 };
 
+TEST_CASE("a block that gets a key later is cached, reported and evicted as others") {
+  BlockManager blocks(4, kB, 1);
+  const auto room = [](const char* request) {
+    BlockRequest r;
+    r.request = request;
+    r.blocks = 3;
+    return r;
+  };
+  const auto tx = blocks.allocate(room("a"), Time{});
+  REQUIRE(tx);
+  REQUIRE(blocks.start(*tx));
+  const std::vector<BlockId> mine = blocks.find(*tx)->blocks;
+  const auto keys = chain_hashes(std::vector<int32_t>(3 * kB, 7), kB);
+  CHECK(blocks.cache(mine[1], keys[1]));
+  CHECK(blocks.cache(mine[0], keys[0]));
+  CHECK_FALSE(blocks.cache(mine[0], keys[2]));  // it has one
+  CHECK_FALSE(blocks.cache(mine[2], keys[0]));  // it is another's
+  CHECK(blocks.events_last() == 2);
+  blocks.abort(*tx);
+  blocks.check();
+  CHECK(blocks.counts().cached == 2);
+  CHECK(blocks.match(keys, 3 * kB) == 2);
+  REQUIRE(blocks.allocate(room("b"), Time{}));  // needs one of them
+  CHECK(blocks.lookup(keys[0]));
+  CHECK_FALSE(blocks.lookup(keys[1]));  // the follower went first
+  CHECK(blocks.events_last() == 3);
+  blocks.check();
+}
+
 }  // namespace
 
 TEST_CASE("blocks: a context is kept for its time after each use, up to half of the pool") {

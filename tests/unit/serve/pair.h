@@ -60,6 +60,7 @@ struct PairOptions {
   double time_scale = 0;
   uint32_t chunk_tokens = 64;
   Duration recompute_after{};
+  bool cache_answers = true;
   Connector connector = Connector::kMulti;
   bool layerwise = true;
   uint32_t kv_deadline_ms = 5000;
@@ -124,6 +125,7 @@ struct Pair {
     d.blocks = options.decode_blocks;
     d.time_scale = options.time_scale;
     d.recompute_after = options.recompute_after;
+    d.cache_answers = options.cache_answers;
     d.peer_timeout = 200ms * kSlow;
     d.store.master = options.master;
     d.store.timeout = 1s * kSlow;

@@ -1,6 +1,8 @@
 // A worker with both roles, or one that changes its role; the test is its conductor.
 #include "serve/worker/role_manager.h"
 
+#include <algorithm>
+
 #include "pool.h"
 #include "small_engine.h"
 
@@ -142,6 +144,28 @@ TEST_CASE("blocks of a prompt stay while it decodes, also when others need room"
   REQUIRE(both.until([&] { return !both.answers["long"].finish.empty(); }));
   CHECK(both.answers["long"].tokens == alone(one, prompt, 100, kGreedy));
   CHECK(both.comes_to_rest());
+}
+
+TEST_CASE("a worker with both roles reuses the blocks of its answers, and reports them") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto"), one = make(1, "plain", 512);
+  Process both(loop, Role::kBoth, engine);
+  for (const bool own : {true, false}) {
+    CAPTURE(own);
+    const std::string id = own ? "own" : "far";
+    auto prompt = small_prompt(100, own);
+    const auto answer = both.serve(id, prompt, 60, own);
+    REQUIRE(both.comes_to_rest());
+    prompt.insert(prompt.end(), answer.begin(), answer.end());
+    prompt.push_back(7);
+    CHECK(both.serve(id + " again", prompt, 20, own) == alone(one, prompt, 20, kGreedy));
+    CHECK(both.cached == 144);  // the last token of the answer has no KV
+    REQUIRE(both.comes_to_rest());
+    const KvSnapshot known = both.roles->prefill()->cache().snapshot(0, 1000);
+    CHECK(std::count(known.blocks.begin(), known.blocks.end(), chain_hashes(prompt, kBlock)[8]) ==
+          1);
+  }
 }
 
 TEST_CASE("chunks and steps of one process take the modelled time of both, one after the other") {
