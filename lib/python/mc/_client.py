@@ -25,10 +25,16 @@ class ClientSettings:
     register: bool = True
     options: dict[str, str] = field(default_factory=dict)  # of the store's client
 
-    def open(self, engine: str) -> Store:
-        """A store whose name says which engine and process it is of."""
-        name = f'{self.name}-{os.getpid()}' if self.name else f'{engine}-{own_name()}'
-        return Store(self.master, name, timeout=self.timeout, **self.options)
+
+def own_client_name(settings: ClientSettings, engine: str) -> str:
+    """Says which engine and process it is of."""
+    return f'{settings.name}-{os.getpid()}' if settings.name else f'{engine}-{own_name()}'
+
+
+def open_store(settings: ClientSettings, engine: str) -> Store:
+    """A client of that name."""
+    return Store(settings.master, own_client_name(settings, engine), timeout=settings.timeout,
+                 **settings.options)
 
 
 def parse(given: Mapping[str, Any], where: str) -> ClientSettings:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import select
 import threading
@@ -18,18 +17,16 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Optional, Sequence
 
+from mc._breaker import Breaker, gone
 from mc._calls import Call, ExistsKeys, GetKeys, PutKeys
-from mc._client import need_namespace, parse
+from mc._client import need_namespace, open_store, parse
 from mc._mappings import Mappings
 from mc.buffers import Span, span
 from mc.errors import CODES, Code, McError, Put
 from mc.queue import Flight
 
 _THREADS = 4
-_BREAK_AFTER, _PAUSE = 2, 1.0  # batches that failed as a whole; seconds without the pool then
-_GONE = (Code.TIMEOUT, Code.UNAVAILABLE)
 _WHERE = "adapter_params of mc.lmcache's McClient"
-_log = logging.getLogger('mc')
 
 Completion = tuple[int, bool, str, Optional[list[bool]]]
 
@@ -52,10 +49,9 @@ class McClient:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._ended: deque[Completion] = deque()
-        self._failures = 0
-        self._not_before = 0.0
+        self._breaker = Breaker('LMCache', settings.master)
         self._closed = False
-        self._store = settings.open('lmcache')
+        self._store = open_store(settings, 'lmcache')
         self._queue = self._store.queue(_THREADS)
         self._seen = Mappings(self._store) if settings.register else None
         self._beside = ThreadPoolExecutor(1, thread_name_prefix='mc-lmcache')
@@ -126,7 +122,7 @@ class McClient:
     def _submit(self, kind: str, keys: Sequence[str], views: list[Span]) -> int:
         now = time.monotonic()
         batch = _Batch(next(self._numbers), kind, len(keys), tuple(v.bytes for v in views), now)
-        if now < self._not_before:
+        if self._breaker.open:
             self._refuse(batch, 'the pool did not answer a moment ago')
             return batch.number
         names = self._names(keys)
@@ -170,7 +166,7 @@ class McClient:
         batch: _Batch = flight.context
         assert flight.code is not None
         if flight.code is not Code.OK:
-            self._note(flight.code in _GONE)
+            self._note(gone(flight.code))
             why = f'{flight.code.name.lower()}: {batch.kind}'
             return batch.number, False, why, self._none(batch)
         if batch.kind == 'exists':
@@ -178,7 +174,7 @@ class McClient:
             return batch.number, True, '', flight.result()
         results = flight.call.results  # type: ignore[attr-defined]
         codes = [CODES[code] for code in results.codes]
-        self._note(bool(codes) and all(code in _GONE for code in codes))
+        self._note(bool(codes) and all(map(gone, codes)))
         if batch.kind == 'get':
             each = [code is Code.OK and got == want
                     for code, got, want in zip(codes, results.bytes, batch.sizes)]
@@ -195,19 +191,10 @@ class McClient:
                         for code, well in zip(codes, each) if not well})
         return f'{each.count(False)} of {len(each)} keys: {", ".join(names)}'
 
-    def _note(self, gone: bool) -> None:
-        if not gone:
-            self._failures = 0
-            return
-        self._failures += 1
-        if self._failures < _BREAK_AFTER:
-            return
-        if time.monotonic() >= self._not_before:
-            _log.warning('mc: the pool at %s does not answer; LMCache goes on without it',
-                         self._store.master)
-        self._not_before = time.monotonic() + _PAUSE
-        for flight in self._queue.flights():
-            self._queue.cancel(flight)
+    def _note(self, failed: bool) -> None:
+        if self._breaker.note(failed):
+            for flight in self._queue.flights():
+                self._queue.cancel(flight)
 
     def _give_up_old(self) -> None:
         """Nothing that waited for a whole timeout is begun."""

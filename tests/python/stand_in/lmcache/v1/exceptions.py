@@ -1,0 +1,2 @@
+class IrrecoverableException(Exception):
+    pass
