@@ -60,6 +60,11 @@ size_t Tokenizer::longest() const {
   return compose_ ? 4 * most : most;  // composing shortens a text to a fourth at most
 }
 
+std::string_view Tokenizer::piece(int32_t token) const {
+  const auto at = static_cast<size_t>(token);
+  return token >= 0 && at < pieces_.size() ? std::string_view(pieces_[at]) : std::string_view();
+}
+
 bool Tokenizer::special(int32_t token) const {
   return token >= 0 && static_cast<size_t>(token) < special_.size() &&
          special_[static_cast<size_t>(token)];

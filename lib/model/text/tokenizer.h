@@ -61,6 +61,7 @@ class Tokenizer {
   uint32_t vocab() const { return static_cast<uint32_t>(bytes_.size()); }
   int32_t bos() const { return bos_; }  // -1: none
   bool special(int32_t token) const;
+  std::string_view piece(int32_t token) const;  // as written in the vocabulary; "": none
   std::optional<int32_t> find(std::string_view piece) const;  // as written in the vocabulary
   Style style() const { return style_; }
   // Whether encode() puts a space before a text; decoders of partial texts need it.

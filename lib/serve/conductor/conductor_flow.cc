@@ -24,11 +24,18 @@ uint32_t retry_after(Duration excess) {
       std::clamp(std::ceil(to_seconds(excess)), 1.0, double{kRetryAfterMax}));
 }
 
+template <class T>
+void drop_first(std::vector<T>& list, uint64_t n) {
+  const auto end = static_cast<std::ptrdiff_t>(std::min<uint64_t>(n, list.size()));
+  list.erase(list.begin(), list.begin() + end);
+}
+
 // An older release would leave the members out without a word.
 Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
   if (ask.controls.none() || r.sampling >= 1) return {};
   return fail(Code::kUnsupported,
-              "its release knows no penalties, min_p or logit_bias: update it, or leave them out");
+              "its release knows no penalties, min_p, logit_bias or logprobs: update it, or leave "
+              "them out");
 }
 
 // The decode half of the process that computes the prompt, if it has one that is not full: no KV
@@ -391,9 +398,8 @@ Result<rpc::Empty> Conductor::tokens(const TokenBatch& batch) {
         update(job, u);
       } else if (const uint64_t old = next - u.first; old < u.tokens.size() || !u.finish.empty()) {
         TokenUpdate rest = u;
-        rest.tokens.erase(rest.tokens.begin(),
-                          rest.tokens.begin() + static_cast<std::ptrdiff_t>(
-                                                    std::min<uint64_t>(old, u.tokens.size())));
+        drop_first(rest.tokens, old);
+        drop_first(rest.logprobs, old);
         update(job, rest);
       }
     } else if (const Worker* w = workers_.find(batch.node); w != nullptr && u.finish.empty()) {
@@ -413,6 +419,11 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
   Progress& p = job.progress;
   p.kv_errors += u.kv_errors;
   instruments_->kv_errors.add(u.kv_errors);
+  if (job.ask.controls.logprobs > 0 && u.logprobs.size() != u.tokens.size())
+    return fail_attempt(
+        job, {job.decode.node},
+        RequestError{503, "worker_failed",
+                     "decode on " + job.decode.node + ": tokens without logprobs", 1});
   if (!u.finish.empty() && u.finish != "stop" && u.finish != "length") {
     RequestError f;
     f.status = 503;
@@ -443,7 +454,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     job.deadline = loop_.now() + kEndingWait;
   }
   const Id id = job.id;
-  if (!u.tokens.empty()) job.sink.on_tokens(p, u.tokens);
+  if (!u.tokens.empty()) job.sink.on_tokens(p, u.tokens, u.logprobs);
   const auto it = jobs_.find(id);  // the sink may have cancelled it
   if (it != jobs_.end() && job.state == State::kEnding && job.prefilled) finished(job);
 }

@@ -20,6 +20,7 @@
 #include "base/time.h"
 #include "cost/model_spec.h"
 #include "model/forward/logits.h"
+#include "serve/protocol/token_logprobs.h"
 
 namespace mc::serve {
 
@@ -77,6 +78,7 @@ struct Sampling {
   model::Penalties penalties{};
   std::span<const model::Bias> bias{};  // kept by the caller
   size_t prompt = 0;                    // tokens of the sequence before those it generated
+  uint32_t logprobs = 0;                // 1 and the likeliest tokens to tell of; 0: none
 
   // Whether the logits are drawn from as they are, which a device can do itself.
   bool plain() const { return min_p == 0 && penalties.none() && bias.empty(); }
@@ -93,9 +95,12 @@ struct DecodeItem {
   SequenceView sequence;
   Sampling sampling;
   bool written = false;  // the last token's KV is there: it came with the prompt's
+  // Gets the probability of the chosen token, as `sampling.logprobs` asks. nullptr: nothing.
+  TokenLogprobs* logprobs = nullptr;
 
+  bool tells() const { return logprobs != nullptr && sampling.logprobs > 0; }
   // Whether a device cannot choose the token itself.
-  bool for_host() const { return !sampling.plain(); }
+  bool for_host() const { return !sampling.plain() || tells(); }
 };
 
 // KV blocks that an engine keeps in device memory, and its traffic with it since the start.

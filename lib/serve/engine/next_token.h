@@ -1,4 +1,4 @@
-// Chooses a request's next token from the logits that a model gave.
+// Chooses a request's next token from the logits that a model gave, and says how likely it was.
 //
 // Thread: any. Pure.
 #pragma once
@@ -11,6 +11,10 @@ namespace mc::serve {
 
 // `logits`: after the last token of the item's sequence, overwritten. `ends`: tokens that end an
 // answer.
+// With `item.logprobs`, what the logits were before that is written there.
 int32_t next_token(std::span<float> logits, const DecodeItem& item, std::span<const int32_t> ends);
+
+// Of `token` and the `top` likeliest. Requires: a token of the row.
+TokenLogprobs logprobs_of(std::span<const float> logits, int32_t token, size_t top);
 
 }  // namespace mc::serve

@@ -1,11 +1,17 @@
 // Answers completions and chats, as a stream or at once.
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
 
 #include "base/json.h"
+#include "serve/answers/answer_logprobs.h"
+#include "serve/answers/answer_writer.h"
+#include "serve/answers/text_stream.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/openai_proxied.h"
-#include "serve/frontend/openai_text.h"
 
 namespace mc::serve {
 namespace {
@@ -16,28 +22,82 @@ uint32_t whole_seconds(Duration d) {
   return static_cast<uint32_t>(std::clamp(std::ceil(to_seconds(d)), 1.0, 30.0));
 }
 
+// A request for several answers is one job of an external engine, where one is up, and several of
+// own workers: it has one side from the beginning.
+void choose_side(ParsedRequest& asked, bool engines) {
+  if (!engines) return asked.proxied.reset();
+  asked.own = tl::unexpected(ApiError{
+      503, "external engines answer requests for several choices here, and none is up: retry later",
+      "", "no_capacity"});
+}
+
 }  // namespace
 
-struct ApiServer::Answer {
-  Answer(http::Exchange exchange, CompletionRequest r, AnswerWriter w, TextStream t)
-      : x(std::move(exchange)), request(std::move(r)), writer(std::move(w)), text(std::move(t)) {}
+// One request while it is answered: a job of the conductor for each choice, or one that an external
+// engine has whole. The other choices of a prompt begin when the first one has its first token:
+// they find the prompt's blocks cached.
+struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
+  struct Choice {
+    Choice(size_t of, size_t at, TextStream t, AnswerLogprobs l)
+        : prompt(of), nth(at), text(std::move(t)), logprobs(std::move(l)) {}
+    size_t prompt, nth;  // the nth of that prompt
+    TextStream text;
+    AnswerLogprobs logprobs;
+    Conductor::Id job = 0;
+    bool asked = false, ended = false;
+    std::string whole, finish;  // the text, when it is not streamed
+    Json said;                  // its logprobs then
+    uint64_t output_tokens = 0;
+    double likelihood = 0;  // the sum of its tokens' logprobs
+    Progress progress;
+  };
+
+  Answer(ApiServer& server, http::Exchange exchange, CompletionRequest r, AnswerWriter w)
+      : s(server), x(std::move(exchange)), request(std::move(r)), writer(std::move(w)) {}
   static void refuse_over(ApiServer& s, const http::Exchange& x, const std::string& id,
                           const Tenants::Over& over);
   static void begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
                     const std::string& id, ParsedRequest asked);
+  void add_choices();
+  void ask(size_t choice);
+  void ask_others(size_t prompt);
+  ResponseSink sink(size_t choice);
+  void tokens(size_t choice, const Progress& p, const std::vector<int32_t>& tokens,
+              const std::vector<TokenLogprobs>& logprobs);
+  void on_upstream_bytes(const Progress& p, int status, const std::string& type,
+                         std::string_view bytes);
+  void done(size_t choice, const Progress& p, const std::optional<RequestError>& failed);
+  void failed(const Progress& p, const RequestError& error);
+  void finish();
+  void give_up(const std::string& reason);
+  void close();
+  void cancel_all(const std::string& reason);
+  std::vector<size_t> best() const;
+  Json where() const;
+
+  ApiServer& s;
   http::Exchange x;
   CompletionRequest request;
   AnswerWriter writer;
-  TextStream text;
   std::string id;
   Tenants::Index tenant = 0;
-  Conductor::Id job = 0;
   bool started = false, over = false, proxied = false;
-  std::string whole;  // the text, when it is not streamed
-  uint64_t prompt_tokens = 0, output_tokens = 0;
+  std::vector<GenerateRequest> asks;  // of each prompt, for choices that are not asked for yet
+  std::vector<Choice> choices;
+  uint64_t prompt_tokens = 0;
 
-  Usage usage(const Progress& p) const {
-    return {prompt_tokens, output_tokens, p.cached_tokens.value_or(0)};
+  bool several() const { return choices.size() > 1; }
+  uint64_t output_tokens() const {
+    uint64_t n = 0;
+    for (const Choice& c : choices) n += c.output_tokens;
+    return n;
+  }
+  // A prompt counts once, whatever its choices, and so does what was cached of it.
+  Usage usage() const {
+    uint64_t cached = 0;
+    for (const Choice& c : choices)
+      if (c.nth == 0) cached += c.progress.cached_tokens.value_or(0);
+    return {prompt_tokens, output_tokens(), cached};
   }
   http::Headers headers(const Progress& p) const {
     http::Headers h = {{"x-request-id", id}};
@@ -112,130 +172,259 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   const bool stream = asked.own ? asked.own->stream : asked.proxied->stream;
   if (asked.proxied)
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
+  if (asked.own && asked.own->best_of + asked.own->more_prompts.size() > 1 && asked.proxied)
+    choose_side(asked, s.conductor_.external().up() > 0);
   GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
     return s.tenants_.salt(tenant, salt);
   });
   CompletionRequest parsed = asked.own ? std::move(*asked.own) : CompletionRequest();
   parsed.stream = stream;
   x.forget_body();
-  if (const auto over = s.tenants_.spend(tenant, g.tokens(), s.loop_.now()))
+  uint64_t prompt_tokens = g.tokens();
+  for (const auto& more : parsed.more_prompts) prompt_tokens += more.size();
+  if (const auto over = s.tenants_.spend(tenant, prompt_tokens, s.loop_.now()))
     return refuse_over(s, x, id, *over);
   // A request may wait longer than its tenant's others, not less.
   if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
   g.priority += s.tenants_.at(tenant).priority;
-  const bool begins = g.prompt.size() == 1 && g.prompt[0] == s.limits_.tokenizer->bos();
-  TextStream text(*s.limits_.tokenizer, parsed.stop, begins);
   AnswerWriter writer(id, s.limits_.model, wall_now_ns() / 1'000'000'000, parsed.chat,
                       parsed.include_usage, parsed.continuous_usage);
-  const auto a = std::make_shared<Answer>(x, std::move(parsed), std::move(writer), std::move(text));
+  const auto a = std::make_shared<Answer>(s, x, std::move(parsed), std::move(writer));
   a->id = id;
   a->tenant = tenant;
-  a->prompt_tokens = g.tokens();
-  ResponseSink sink;
-  sink.on_tokens = [&s, a](const Progress& p, const std::vector<int32_t>& t) {
-    s.tokens(*a, p, t);
-  };
-  sink.on_upstream_bytes = [&s, a](const Progress& p, int status, const std::string& type,
-                                   std::string_view bytes) {
-    s.on_upstream_bytes(*a, p, status, type, bytes);
-  };
-  sink.on_done = [&s, a](const Progress& p, const std::optional<RequestError>& f) {
-    s.done(*a, p, f);
-  };
-  a->job = s.conductor_.submit(std::move(g), std::move(sink));
+  a->prompt_tokens = prompt_tokens;
+  a->asks.push_back(std::move(g));
+  a->add_choices();
+  for (size_t prompt = 0; prompt < a->asks.size() && !a->over; ++prompt) {
+    const bool cached = a->asks[prompt].prompt.size() > s.conductor_.block_size();
+    a->ask(prompt * a->request.best_of);
+    if (!cached) a->ask_others(prompt);
+  }
   if (!a->over)
-    x.on_gone([&s, weak = std::weak_ptr<Answer>(a)] {
-      if (const auto gone = weak.lock()) s.give_up(*gone, "the client is gone");
+    x.on_gone([weak = std::weak_ptr<Answer>(a)] {
+      if (const auto gone = weak.lock()) gone->give_up("the client is gone");
     });
 }
 
-void ApiServer::close(Answer& a) {
-  a.over = true;
-  tenants_.ended(a.tenant, a.output_tokens, loop_.now());
-  const std::string& tenant = tenants_.at(a.tenant).name;
-  if (tenant.empty()) return;
-  const auto tokens = [&](const char* kind) -> Counter& {
-    return metrics_.counter("mc_conductor_tenant_tokens_total", "tokens of tenants' requests",
-                            {{"tenant", tenant}, {"kind", kind}});
+void ApiServer::Answer::add_choices() {
+  for (auto& more : request.more_prompts) {
+    GenerateRequest g = asks[0];
+    g.prompt = std::move(more);
+    g.id += "." + std::to_string(asks.size() * request.best_of);
+    if (g.cache.context_tokens > 0) g.cache.context_tokens = g.prompt.size();
+    asks.push_back(std::move(g));
+  }
+  const model::Tokenizer& tokenizer = *s.limits_.tokenizer;
+  for (size_t p = 0; p < asks.size(); ++p) {
+    const std::vector<int32_t>& prompt = asks[p].prompt;
+    const bool begins = prompt.size() == 1 && prompt[0] == tokenizer.bos();
+    for (uint32_t i = 0; i < request.best_of; ++i)
+      choices.emplace_back(p, i, TextStream(tokenizer, request.stop, begins),
+                           AnswerLogprobs(tokenizer, request.chat));
+    if (request.best_of > request.n)
+      asks[p].controls.logprobs = std::max(asks[p].controls.logprobs, 1u);
+  }
+}
+
+// The first has the request's seed, so it is the answer that a request for one would get.
+void ApiServer::Answer::ask(size_t choice) {
+  Choice& c = choices[choice];
+  GenerateRequest& of_prompt = asks[c.prompt];
+  GenerateRequest g = c.nth + 1 == request.best_of ? std::move(of_prompt) : of_prompt;
+  if (c.nth > 0) {
+    g.seed = mix64(g.seed + mix64(c.nth));
+    g.id = id + "." + std::to_string(choice);
+  }
+  c.asked = true;
+  const Conductor::Id job = s.conductor_.submit(std::move(g), sink(choice));
+  choices[choice].job = job;
+}
+
+void ApiServer::Answer::ask_others(size_t prompt) {
+  for (uint32_t i = 1; i < request.best_of && !over; ++i)
+    if (const size_t choice = prompt * request.best_of + i; !choices[choice].asked) ask(choice);
+}
+
+ResponseSink ApiServer::Answer::sink(size_t choice) {
+  ResponseSink sink;
+  const auto a = shared_from_this();
+  sink.on_tokens = [a, choice](const Progress& p, const std::vector<int32_t>& t,
+                               const std::vector<TokenLogprobs>& logprobs) {
+    a->tokens(choice, p, t, logprobs);
   };
-  tokens("input").add(a.prompt_tokens);
-  tokens("output").add(a.output_tokens);
+  sink.on_upstream_bytes = [a](const Progress& p, int status, const std::string& type,
+                               std::string_view bytes) {
+    a->on_upstream_bytes(p, status, type, bytes);
+  };
+  sink.on_done = [a, choice](const Progress& p, const std::optional<RequestError>& f) {
+    a->done(choice, p, f);
+  };
+  return sink;
 }
 
-void ApiServer::give_up(Answer& a, const std::string& reason) {
-  if (a.over) return;
-  close(a);
-  conductor_.cancel(a.job, reason);
+void ApiServer::Answer::close() {
+  over = true;
+  const uint64_t output = output_tokens();
+  s.tenants_.ended(tenant, output, s.loop_.now());
+  const std::string& name = s.tenants_.at(tenant).name;
+  if (name.empty()) return;
+  const auto tokens = [&](const char* kind) -> Counter& {
+    return s.metrics_.counter("mc_conductor_tenant_tokens_total", "tokens of tenants' requests",
+                              {{"tenant", name}, {"kind", kind}});
+  };
+  tokens("input").add(prompt_tokens);
+  tokens("output").add(output);
 }
 
-void ApiServer::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens) {
-  if (a.over) return;
+void ApiServer::Answer::cancel_all(const std::string& reason) {
+  for (Choice& c : choices)
+    if (c.asked && !std::exchange(c.ended, true)) s.conductor_.cancel(c.job, reason);
+}
+
+void ApiServer::Answer::give_up(const std::string& reason) {
+  if (over) return;
+  const auto self = shared_from_this();  // the jobs' sinks go
+  close();
+  cancel_all(reason);
+}
+
+void ApiServer::Answer::tokens(size_t choice, const Progress& p, const std::vector<int32_t>& tokens,
+                               const std::vector<TokenLogprobs>& logprobs) {
+  if (over) return;
+  Choice& c = choices[choice];
+  c.progress = p;
+  const bool tells = request.controls.logprobs > 0;
   std::string events, text;
-  for (size_t i = 0; i < tokens.size() && !a.text.stopped(); ++i) {
-    ++a.output_tokens;
-    text += a.text.push(tokens[i]);
+  if (c.output_tokens == 0 && !request.echo.empty()) text = request.echo[c.prompt];
+  for (size_t i = 0; i < tokens.size() && !c.text.stopped(); ++i) {
+    ++c.output_tokens;
+    if (i < logprobs.size()) {
+      c.likelihood += logprobs[i].logprob;
+      if (tells) c.logprobs.add(tokens[i], logprobs[i]);
+    }
+    text += c.text.push(tokens[i]);
     const bool end = i + 1 == tokens.size(), last = end && !p.finish.empty();
-    if (last) text += a.text.flush();
-    const std::string finish = a.text.stopped() ? "stop" : last ? p.finish : "";
-    if (!a.request.stream)
-      a.whole += text;
-    else if (coalesce_ && !end && finish.empty())
+    if (last) text += c.text.flush();
+    c.finish = c.text.stopped() ? "stop" : last ? p.finish : "";
+    if (!request.stream) {
+      c.whole += text;
+    } else if (s.coalesce_ && !end && c.finish.empty()) {
       continue;
-    else
-      events += a.writer.chunk(text, finish, a.usage(p));
+    } else {
+      const Json said = tells ? c.logprobs.take() : Json();
+      events += writer.chunk(
+          {static_cast<uint32_t>(choice), text, c.finish, tells ? &said : nullptr}, usage());
+    }
     text.clear();
   }
-  if (a.request.stream) a.write(p, std::move(events));
-  if (a.text.stopped() && p.finish.empty()) {
+  if (request.stream) write(p, std::move(events));
+  const auto self = shared_from_this();
+  if (c.text.stopped() && p.finish.empty()) {
     Progress end = p;
     end.finish = "stop";
-    const auto job = a.job;
-    done(a, end, std::nullopt);
-    return conductor_.cancel(job, "a stop string came", "stop");
+    const Conductor::Id job = c.job;
+    done(choice, end, std::nullopt);
+    s.conductor_.cancel(job, "a stop string came", "stop");
+  } else if (x.unsent() > kUnsentMax) {
+    return give_up("the client reads too slowly");
   }
-  if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
+  if (c.nth == 0) ask_others(c.prompt);
 }
 
 // Passes an external engine's answer on unchanged.
-void ApiServer::on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
-                                  std::string_view bytes) {
-  if (a.over) return;
-  if (!a.started) a.x.start(status, type, a.headers(p));
-  a.started = a.proxied = true;
-  a.output_tokens = p.output_tokens;
-  a.x.write(std::string(bytes));
-  if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
+void ApiServer::Answer::on_upstream_bytes(const Progress& p, int status, const std::string& type,
+                                          std::string_view bytes) {
+  if (over) return;
+  if (!started) x.start(status, type, headers(p));
+  started = proxied = true;
+  choices[0].output_tokens = p.output_tokens;
+  x.write(std::string(bytes));
+  if (x.unsent() > kUnsentMax) give_up("the client reads too slowly");
 }
 
-void ApiServer::done(Answer& a, const Progress& p, const std::optional<RequestError>& failed) {
-  if (a.over) return;
-  if (a.proxied) a.output_tokens = p.output_tokens;
-  close(a);
-  if (a.proxied && !failed) return a.x.end();
-  if (a.proxied && !a.request.stream) return;  // cut: the client sees that it is not whole
-  const Usage usage = a.usage(p);
-  if (failed) {
-    const ApiError error{failed->status, failed->what, failed->param, failed->code};
-    if (a.started) {
-      a.x.write("data: " + error_json(error) + "\n\n");
-      return a.x.end();
-    }
-    http::Headers h = a.headers(p);
-    if (failed->retry_after_s > 0)
-      h.push_back({"retry-after", std::to_string(failed->retry_after_s)});
-    if (failed->status == 429) h.push_back({"x-mc-reject-reason", failed->code});
-    return refuse(a.x, error, std::move(h));
+void ApiServer::Answer::done(size_t choice, const Progress& p,
+                             const std::optional<RequestError>& error) {
+  if (over) return;
+  const auto self = shared_from_this();
+  Choice& c = choices[choice];
+  c.ended = true;
+  c.progress = p;
+  if (proxied) c.output_tokens = p.output_tokens;
+  if (error) return failed(p, *error);
+  if (proxied) {
+    close();
+    return x.end();
   }
-  if (!a.request.stream) {
-    const std::string finish = a.text.stopped() ? "stop" : p.finish;
-    return a.x.reply(200, kJsonType,
-                     a.writer.whole(a.whole, finish, usage, progress_json(p)) + "\n", a.headers(p));
+  if (c.finish.empty()) c.finish = p.finish;
+  if (c.output_tokens == 0) {
+    if (!request.echo.empty()) c.whole = request.echo[c.prompt];
+    if (request.stream)
+      write(p, writer.chunk({static_cast<uint32_t>(choice), c.whole, c.finish, nullptr}, usage()));
   }
-  std::string events;
-  if (a.output_tokens == 0) events = a.writer.chunk("", p.finish, usage);
-  if (a.writer.has_last()) events += a.writer.last(usage, progress_json(p));
-  a.write(p, events + kStreamEnd);
-  a.x.end();
+  if (c.nth == 0) ask_others(c.prompt);
+  if (over || !std::all_of(choices.begin(), choices.end(), [](const Choice& o) { return o.ended; }))
+    return;
+  finish();
+}
+
+// One choice's failure is the request's.
+void ApiServer::Answer::failed(const Progress& p, const RequestError& e) {
+  close();
+  cancel_all("another choice of the request failed");
+  if (proxied && !request.stream) return;  // cut: the client sees that it is not whole
+  const ApiError error{e.status, e.what, e.param, e.code};
+  if (started) {
+    x.write("data: " + error_json(error) + "\n\n");
+    return x.end();
+  }
+  http::Headers h = headers(p);
+  if (e.retry_after_s > 0) h.push_back({"retry-after", std::to_string(e.retry_after_s)});
+  if (e.status == 429) h.push_back({"x-mc-reject-reason", e.code});
+  s.refuse(x, error, std::move(h));
+}
+
+void ApiServer::Answer::finish() {
+  const Progress& p = choices[0].progress;
+  close();
+  if (request.stream) {
+    write(p, (writer.has_last() ? writer.last(usage(), where()) : "") + kStreamEnd);
+    return x.end();
+  }
+  std::vector<AnswerPart> parts;
+  for (const size_t choice : best()) {
+    Choice& c = choices[choice];
+    if (request.controls.logprobs > 0) c.said = c.logprobs.take();
+    parts.push_back({static_cast<uint32_t>(parts.size()), c.whole, c.finish,
+                     request.controls.logprobs > 0 ? &c.said : nullptr});
+  }
+  x.reply(200, kJsonType, writer.whole(parts, usage(), where()) + "\n", headers(p));
+}
+
+// Of each prompt the n with the greatest mean logprob, that one first; all, in order, when all are
+// wanted.
+std::vector<size_t> ApiServer::Answer::best() const {
+  std::vector<size_t> chosen;
+  const auto mean = [&](size_t i) {
+    return choices[i].likelihood /
+           static_cast<double>(std::max<uint64_t>(1, choices[i].output_tokens));
+  };
+  for (size_t first = 0; first < choices.size(); first += request.best_of) {
+    std::vector<size_t> of_prompt(request.best_of);
+    std::iota(of_prompt.begin(), of_prompt.end(), first);
+    if (request.best_of > request.n)
+      std::stable_sort(of_prompt.begin(), of_prompt.end(),
+                       [&](size_t a, size_t b) { return mean(a) > mean(b); });
+    chosen.insert(chosen.end(), of_prompt.begin(), of_prompt.begin() + request.n);
+  }
+  return chosen;
+}
+
+// Where the time went: of the first choice, and with several of each.
+Json ApiServer::Answer::where() const {
+  Json mc = progress_json(choices[0].progress);
+  if (several())
+    for (const Choice& c : choices) mc["choices"].push_back(progress_json(c.progress));
+  return mc;
 }
 
 }  // namespace mc::serve

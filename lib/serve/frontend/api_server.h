@@ -115,12 +115,6 @@ class ApiServer {
   void completion(const http::Exchange& x, Tenants::Index tenant);
   void read_request(const http::Exchange& x, Tenants::Index tenant, const std::string& path,
                     std::function<void(tl::expected<ParsedRequest, ApiError>*)> then);
-  void tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens);
-  void on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
-                         std::string_view bytes);
-  void done(Answer& a, const Progress& p, const std::optional<RequestError>& failed);
-  void give_up(Answer& a, const std::string& reason);
-  void close(Answer& a);
 
   io::Loop& loop_;
   Conductor& conductor_;

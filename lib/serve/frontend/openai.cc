@@ -1,5 +1,6 @@
 #include "serve/frontend/openai.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -33,19 +34,53 @@ const char* type_name(int status) {
   }
 }
 
-// A string, token ids, or an array of one of these.
-Parsed read_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out,
-                   bool nested = false) {
+// A string or token ids.
+Parsed read_one_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out) {
+  MC_API_TRY(check_text(j, "prompt", limits));
   if (j.is_string()) {
     out = limits.tokenizer->encode(j.get_ref<const std::string&>());
-    return {};
+  } else {
+    if (!j.is_array()) return wrong_type("prompt", j, "a string or an array of token ids");
+    MC_API_TRY(read_tokens(j, "prompt", limits.vocab, out));
   }
-  if (!j.is_array()) return wrong_type("prompt", j, "a string or an array of token ids");
-  const bool several = !j.empty() && !j[0].is_number();
-  if (!several) return read_tokens(j, "prompt", limits.vocab, out);
-  if (nested) return wrong_type("prompt", j[0], "token ids (integers)");
-  if (j.size() > 1) return bad("prompt", strf("%zu prompts in one request, want one", j.size()));
-  return read_prompt(j[0], limits, out, true);
+  if (out.empty()) return bad("prompt", "the prompt is empty");
+  return {};
+}
+
+// A string, token ids, or an array of these.
+Parsed read_prompts(const Json& j, const ApiLimits& limits, bool echo, CompletionRequest& r) {
+  const bool several = j.is_array() && !j.empty() && !j[0].is_number();
+  const size_t prompts = several ? j.size() : 1;
+  if (prompts > kSequencesMax)
+    return bad("prompt",
+               strf("%zu prompts in one request, want %zu at most", prompts, kSequencesMax));
+  for (size_t i = 0; i < prompts; ++i) {
+    const Json& one = several ? j[i] : j;
+    auto& into = i == 0 ? r.prompt : r.more_prompts.emplace_back();
+    MC_API_TRY(read_one_prompt(one, limits, into));
+    if (echo)
+      r.echo.push_back(one.is_string() ? one.get<std::string>() : limits.tokenizer->decode(into));
+  }
+  return {};
+}
+
+// How many answers, and what they begin with. Once prompts and logprobs are read.
+Parsed read_choices(const Members& m, CompletionRequest& r) {
+  MC_API_TRY(m.read_int("n", r.n, 1, kChoicesMax));
+  r.best_of = r.n;
+  MC_API_TRY(m.read_int("best_of", r.best_of, 1, kChoicesMax));
+  if (r.best_of < r.n)
+    return bad("best_of", strf("'best_of' is %u, less than n, which is %u", r.best_of, r.n));
+  if (r.best_of > r.n && (r.chat || r.stream))
+    return bad("best_of", strf("'best_of' over n is not supported in %s",
+                               r.chat ? "chats" : "streams: which are best is known at the end"));
+  const size_t prompts = 1 + r.more_prompts.size();
+  if (prompts * r.best_of > kSequencesMax)
+    return bad("prompt", strf("%zu prompts with %u answers each, want %zu answers at most", prompts,
+                              r.best_of, kSequencesMax));
+  if (!r.echo.empty() && r.controls.logprobs > 0)
+    return bad("echo", "'echo' with 'logprobs' is not supported: a prompt's tokens have none");
+  return {};
 }
 
 Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
@@ -72,13 +107,8 @@ Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
 // Members that would change the answer, and the value that changes nothing; null: any would.
 const std::map<std::string_view, Json>& unsupported() {
   static const std::map<std::string_view, Json> all = {
-      {"n", 1},
-      {"best_of", 1},
-      {"echo", false},
       {"suffix", ""},
       {"length_penalty", 1},
-      {"logprobs", false},
-      {"top_logprobs", 0},
       {"prompt_logprobs", nullptr},
       {"use_beam_search", false},
       {"bad_words", Json::array()},
@@ -155,6 +185,27 @@ Parsed read_controls(const Members& m, uint32_t vocab, SamplingControls& c) {
   return read_bias(m, vocab, c);
 }
 
+// `logprobs` of a chat is whether, of a completion how many of the likeliest; what follows is how
+// many of these a chat wants.
+Parsed read_logprobs(const Members& m, bool chat, SamplingControls& c) {
+  constexpr auto kMost = static_cast<int64_t>(kTopLogprobsMax);
+  const Json* const asked = m.find("logprobs");
+  bool wanted = asked != nullptr;
+  if (asked != nullptr && (chat || asked->is_boolean())) MC_API_TRY(m.read("logprobs", wanted));
+  uint32_t top = 0;
+  MC_API_TRY(m.read_int("top_logprobs", top, 0, kMost));
+  if (chat && top > 0 && !wanted) return bad("top_logprobs", "'top_logprobs' without 'logprobs'");
+  if (!chat && top > 0)
+    return bad("top_logprobs",
+               "'top_logprobs' is of chats: a completion has a number in 'logprobs'");
+  if (!chat && wanted) {
+    if (asked->is_boolean()) return wrong_type("logprobs", *asked, "an integer");
+    MC_API_TRY(m.read_int("logprobs", top, 0, kMost));
+  }
+  c.logprobs = wanted ? top + 1 : 0;
+  return {};
+}
+
 Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest& r) {
   MC_API_TRY(m.read("stream", r.stream));
   if (const Json* options = m.find("stream_options")) {
@@ -181,6 +232,7 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
   MC_API_TRY(m.read_int("top_k", top_k, -1, INT32_MAX));
   r.top_k = static_cast<uint32_t>(std::max<int64_t>(top_k, 0));
   MC_API_TRY(read_controls(m, limits.vocab, r.controls));
+  MC_API_TRY(read_logprobs(m, r.chat, r.controls));
   int64_t seed = 0;
   MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
   if (m.find("seed") != nullptr) r.seed = static_cast<uint64_t>(seed);
@@ -231,112 +283,34 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   const char* const key = chat ? "messages" : "prompt";
   const Json* prompt = m.find(key);
   if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
-  MC_API_TRY(check_text(*prompt, key, limits));
+  bool echo = false;
+  MC_API_TRY(m.read("echo", echo));
+  if (echo && chat) return bad("echo", "'echo' is not supported in chats");
   if (chat) {
+    MC_API_TRY(check_text(*prompt, key, limits));
     auto conversation = read_messages(*prompt, limits);
     if (!conversation) return tl::unexpected(conversation.error());
     r.prompt = std::move(conversation->tokens);
     if (conversation->end) r.stop_token_ids.push_back(*conversation->end);
   } else {
-    MC_API_TRY(read_prompt(*prompt, limits, r.prompt));
+    MC_API_TRY(read_prompts(*prompt, limits, echo, r));
   }
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
+  MC_API_TRY(read_choices(m, r));
   MC_API_TRY(read_cache_control(*json, limits, r));
   MC_API_TRY(refuse_unsupported(*json));
-  const uint64_t wanted = r.prompt.size() + uint64_t{r.max_tokens};
+  size_t longest = r.prompt.size();
+  for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());
+  const uint64_t wanted = longest + uint64_t{r.max_tokens};
   if (wanted > limits.context_max)
     return tl::unexpected(ApiError{
         400,
         strf("the context holds %llu tokens; %zu of the prompt and %u of max_tokens are %llu",
-             static_cast<unsigned long long>(limits.context_max), r.prompt.size(), r.max_tokens,
+             static_cast<unsigned long long>(limits.context_max), longest, r.max_tokens,
              static_cast<unsigned long long>(wanted)),
         key, "context_length_exceeded"});
   return r;
-}
-
-namespace {
-
-Json usage_json(const Usage& u) {
-  return {{"prompt_tokens", u.prompt_tokens},
-          {"completion_tokens", u.completion_tokens},
-          {"total_tokens", u.prompt_tokens + u.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
-}
-
-Json reason_json(const std::string& finish) { return finish.empty() ? Json() : Json(finish); }
-
-std::string event(const Json& json) { return "data: " + dump_json(json) + "\n\n"; }
-
-}  // namespace
-
-AnswerWriter::AnswerWriter(std::string id, std::string model, int64_t created, bool chat,
-                           bool include_usage, bool continuous_usage)
-    : id_((chat ? "chatcmpl-" : "cmpl-") + id),
-      model_(std::move(model)),
-      created_(created),
-      chat_(chat),
-      include_usage_(include_usage),
-      continuous_usage_(continuous_usage) {}
-
-Json AnswerWriter::head(const char* completion, const char* chat) const {
-  return {
-      {"id", id_}, {"object", chat_ ? chat : completion}, {"created", created_}, {"model", model_}};
-}
-
-// By hand: a token is too little to build and take down a tree of values for.
-std::string AnswerWriter::chunk(std::string_view text, const std::string& finish,
-                                const Usage& usage) {
-  if (open_.empty()) {
-    open_ = "data: " + dump_json(head("text_completion", "chat.completion.chunk"));
-    open_.back() = ',';  // was the object's end
-    open_ += R"("choices":[{"index":0,)";
-    open_ += chat_ ? R"("delta":{)" : R"("text":)";
-  }
-  std::string out;
-  out.reserve(open_.size() + text.size() + 128);
-  out += open_;
-  // The role comes with the first token, never before it: a client measures its wait by it.
-  if (chat_) out += first_ ? R"("role":"assistant","content":)" : R"("content":)";
-  append_quoted(out, text);
-  out += chat_ ? R"(},"logprobs":null,"finish_reason":)" : R"(,"logprobs":null,"finish_reason":)";
-  if (finish.empty())
-    out += "null";
-  else
-    append_quoted(out, finish);
-  out += "}]";
-  if (continuous_usage_)
-    out += R"(,"usage":)" + dump_json(usage_json(usage));
-  else if (include_usage_)
-    out += R"(,"usage":null)";
-  out += "}\n\n";
-  first_ = false;
-  return out;
-}
-
-std::string AnswerWriter::last(const Usage& usage, const Json& mc) const {
-  if (!include_usage_) return {};
-  Json j = head("text_completion", "chat.completion.chunk");
-  j["choices"] = Json::array();
-  j["usage"] = usage_json(usage);
-  j["mc"] = mc;
-  return event(j);
-}
-
-std::string AnswerWriter::whole(std::string_view text, const std::string& finish,
-                                const Usage& usage, const Json& mc) const {
-  Json j = head("text_completion", "chat.completion");
-  Json choice = {{"index", 0}};
-  if (chat_)
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
-  else
-    choice["text"] = text;
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = reason_json(finish);
-  j["choices"] = Json::array({std::move(choice)});
-  j["usage"] = usage_json(usage);
-  j["mc"] = mc;
-  return dump_json(j);
 }
 
 }  // namespace mc::serve

@@ -1,10 +1,10 @@
-// Parses requests of the OpenAI API, and writes its answers and errors.
+// Parses requests of the OpenAI API, and writes its errors.
 //
 // Extensions of the standard: top_k, min_p, repetition_penalty, min_tokens, ignore_eos,
-// stop_token_ids, cache_salt, priority, cache_control, stream_options.continuous_usage_stats. One
-// prompt and one answer a request (n = 1). What would change an answer and is not done is refused
-// by its name, unless it asks for what is done anyway. Unknown fields are ignored, as clients send
-// more each year; known fields of a wrong type are refused.
+// stop_token_ids, cache_salt, priority, cache_control, stream_options.continuous_usage_stats. What
+// would change an answer and is not done is refused by its name, unless it asks for what is done
+// anyway. Unknown fields are ignored, as clients send more each year; known fields of a wrong type
+// are refused.
 //
 // Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
 // 1b.
@@ -36,18 +36,25 @@ struct CompletionRequest {
   bool chat = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   std::vector<int32_t> prompt;
+  std::vector<std::vector<int32_t>> more_prompts;  // beside the first
+  uint32_t n = 1;                                  // choices of each prompt
+  uint32_t best_of = 1;           // answers to choose the n likeliest from; n or more
+  std::vector<std::string> echo;  // what each prompt's choices begin with; none: nothing
   uint32_t max_tokens = 16, min_tokens = 0;
   bool ignore_eos = false;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
   double temperature = 1, top_p = 1;
-  uint32_t top_k = 0;  // 0: all
-  SamplingControls controls;
+  uint32_t top_k = 0;            // 0: all
+  SamplingControls controls;     // with logprobs
   std::optional<uint64_t> seed;  // none: drawn for each request
   std::string cache_salt, user;
   int64_t priority = 0;  // lower waits less
   CacheControl cache;
 };
+
+inline constexpr uint32_t kChoicesMax = 16;   // of a prompt
+inline constexpr size_t kSequencesMax = 128;  // of a request: prompts x choices
 
 struct ApiLimits {
   const model::Tokenizer* tokenizer = nullptr;  // outlives this
@@ -69,31 +76,5 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
 // /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted. The answers, as JSON.
 tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits);
 tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiLimits& limits);
-
-struct Usage {
-  uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
-};
-
-// Writes one answer: as events of a stream, or at once.
-class AnswerWriter {
- public:
-  AnswerWriter(std::string id, std::string model, int64_t created, bool chat, bool include_usage,
-               bool continuous_usage);
-  // One event: "data: {...}\n\n". `finish` is "" or the reason.
-  std::string chunk(std::string_view text, const std::string& finish, const Usage& usage);
-  bool has_last() const { return include_usage_; }
-  std::string last(const Usage& usage, const Json& mc) const;  // the usage event, if wanted
-  std::string whole(std::string_view text, const std::string& finish, const Usage& usage,
-                    const Json& mc) const;
-
- private:
-  Json head(const char* completion, const char* chat) const;
-  const std::string id_, model_;
-  const int64_t created_;
-  const bool chat_, include_usage_, continuous_usage_;
-  std::string open_;  // how each event begins
-  bool first_ = true;
-};
-inline constexpr const char* kStreamEnd = "data: [DONE]\n\n";
 
 }  // namespace mc::serve

@@ -68,7 +68,10 @@ struct Progress {
 };
 
 struct ResponseSink {
-  std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
+  // `logprobs`: of each token, where the request wants them.
+  std::function<void(const Progress&, const std::vector<int32_t>& tokens,
+                     const std::vector<TokenLogprobs>& logprobs)>
+      on_tokens;
   // Replaces on_tokens when an external engine answers: the bytes of its answer as they come.
   std::function<void(const Progress&, int status, const std::string& content_type,
                      std::string_view bytes)>

@@ -271,9 +271,10 @@ struct TokenUpdate {
   uint32_t kv_errors = 0;                          // blocks that did not verify
   double wait_ms = 0, load_ms = 0, decode_ms = 0;  // of the last update: D's part of the latency
   uint32_t first = 0;  // number of tokens[0] in the answer, from 1; 0: the next one
+  std::vector<TokenLogprobs> logprobs;  // of each of `tokens`, where Reserve asked for them
   static void fields(auto& a, auto& m) {
     a(m.request, wire::at_most<kPromptMax>(m.tokens), m.finish, m.error, m.kv_errors, m.wait_ms,
-      m.load_ms, m.decode_ms, m.first);
+      m.load_ms, m.decode_ms, m.first, wire::at_most<kPromptMax>(m.logprobs));
   }
 };
 

@@ -1,4 +1,5 @@
-// How a request wants its tokens drawn, beyond temperature, top-k and top-p.
+// How a request wants its tokens drawn, beyond temperature, top-k and top-p, and what it wants to
+// know of them.
 //
 // Thread: values.
 #pragma once
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "serve/protocol/token_logprobs.h"
 #include "wire/codec.h"
 
 namespace mc::serve {
@@ -20,14 +22,15 @@ struct SamplingControls {
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::vector<int32_t> bias_tokens{};
   std::vector<double> bias{};  // of each of these
+  uint32_t logprobs = 0;       // 1 and the likeliest tokens to tell of with each; 0: none of it
 
   static void fields(auto& a, auto& m) {
     a(m.min_p, m.presence_penalty, m.frequency_penalty, m.repetition_penalty,
-      wire::at_most<kBiasMax>(m.bias_tokens), wire::at_most<kBiasMax>(m.bias));
+      wire::at_most<kBiasMax>(m.bias_tokens), wire::at_most<kBiasMax>(m.bias), m.logprobs);
   }
   bool none() const {
     return min_p == 0 && presence_penalty == 0 && frequency_penalty == 0 &&
-           repetition_penalty == 1 && bias_tokens.empty();
+           repetition_penalty == 1 && bias_tokens.empty() && logprobs == 0;
   }
   // Whether all is in its range; of a peer nothing is believed.
   bool valid(uint32_t vocab) const {
@@ -36,6 +39,7 @@ struct SamplingControls {
            within(frequency_penalty, -kPenaltyLimit, kPenaltyLimit) &&
            within(repetition_penalty, kRepetitionLeast, kRepetitionMost) &&
            bias.size() == bias_tokens.size() && bias.size() <= kBiasMax &&
+           logprobs <= kTopLogprobsMax + 1 &&
            std::all_of(bias.begin(), bias.end(),
                        [&](double b) { return within(b, -kBiasLimit, kBiasLimit); }) &&
            std::all_of(bias_tokens.begin(), bias_tokens.end(),

@@ -47,6 +47,7 @@ SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   s->sampling.penalties = {c.presence_penalty, c.frequency_penalty, c.repetition_penalty};
   s->sampling.bias = s->bias;
   s->sampling.prompt = s->prompt;
+  s->sampling.logprobs = c.logprobs;
   return s;
 }
 

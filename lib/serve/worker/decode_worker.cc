@@ -129,7 +129,7 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   if (std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
     return fail(Code::kInvalid, "a prompt token is outside the vocabulary of %d", vocab);
   if (!m.controls.valid(engine_.spec().vocab))
-    return fail(Code::kInvalid, "a penalty, min_p or logit_bias is outside its range");
+    return fail(Code::kInvalid, "a penalty, min_p, logit_bias or logprobs is outside its range");
   if (sequences_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", escape(m.request).c_str());
   if (free_slots_.empty())
@@ -212,22 +212,24 @@ void DecodeWorker::step() {
   Time due = start;
   if (engine_.modelled_time())  // after the work that the prefill instance has begun
     due = core_->free_at = std::max(core_->free_at, start) + batch_.step_time();
-  auto tokens = std::make_shared<std::vector<int32_t>>(batch.size());
+  auto drawn = std::make_shared<Drawn>();
+  drawn->logprobs.resize(batch.size());
   for (const SequencePtr& s : batch) {
     ++s->busy;
     s->sampling.eos_allowed = !s->ignore_eos && s->generated() + 1 >= s->min_tokens;
   }
-  const auto work = [this, batch, tokens] {
+  const auto work = [this, batch, drawn] {
     std::vector<DecodeItem> items;
-    for (const SequencePtr& s : batch) items.push_back({s->view(), s->sampling, !s->generated()});
-    *tokens = engine_.decode(items);
+    for (const SequencePtr& s : batch)
+      items.push_back({s->view(), s->sampling, !s->generated(), &drawn->logprobs[items.size()]});
+    drawn->tokens = engine_.decode(items);
     for (size_t i = 0; i < batch.size(); ++i)
-      batch[i]->append((*tokens)[i], engine_.block_tokens());
+      batch[i]->append(drawn->tokens[i], engine_.block_tokens());
   };
-  const auto done = [this, batch, tokens, due, start] {
+  const auto done = [this, batch, drawn, due, start] {
     // The modelled time of the step, if computing took less.
-    if (loop_.clock().now() >= due) return stepped(batch, *tokens, start);
-    after(due, [this, batch, tokens, start] { stepped(batch, *tokens, start); });
+    if (loop_.clock().now() >= due) return stepped(batch, *drawn, start);
+    after(due, [this, batch, drawn, start] { stepped(batch, *drawn, start); });
   };
   if (core_->submit(work, done)) return;
   stepping_ = false;
@@ -237,8 +239,7 @@ void DecodeWorker::step() {
   }
 }
 
-void DecodeWorker::stepped(const std::vector<SequencePtr>& batch,
-                           const std::vector<int32_t>& tokens, Time start) {
+void DecodeWorker::stepped(const std::vector<SequencePtr>& batch, Drawn& drawn, Time start) {
   const Time now = loop_.clock().now();
   step_seconds_.observe(to_seconds(now - start));
   if (config_.trace != nullptr)
@@ -246,7 +247,7 @@ void DecodeWorker::stepped(const std::vector<SequencePtr>& batch,
                         batch.front()->request);
   stepping_ = false;
   for (const SequencePtr& s : batch) --s->busy;
-  deliver(batch, tokens);
+  deliver(batch, drawn);
   step();
 }
 
@@ -259,8 +260,7 @@ std::string DecodeWorker::finish_of(const Sequence& s, int32_t token) const {
   return s.generated() >= s.max_tokens ? "length" : "";
 }
 
-void DecodeWorker::deliver(const std::vector<SequencePtr>& batch,
-                           const std::vector<int32_t>& tokens) {
+void DecodeWorker::deliver(const std::vector<SequencePtr>& batch, Drawn& drawn) {
   std::map<std::string, std::vector<TokenUpdate>> updates;  // by conductor
   for (size_t i = 0; i < batch.size(); ++i) {
     const SequencePtr& s = batch[i];
@@ -272,8 +272,9 @@ void DecodeWorker::deliver(const std::vector<SequencePtr>& batch,
     batch_.advanced(s->request);
     TokenUpdate u;
     u.request = s->request;
-    u.tokens = {tokens[i]};
-    u.finish = finish_of(*s, tokens[i]);
+    u.tokens = {drawn.tokens[i]};
+    if (s->sampling.logprobs > 0) u.logprobs = {std::move(drawn.logprobs[i])};
+    u.finish = finish_of(*s, drawn.tokens[i]);
     u.wait_ms = to_ms(s->joined - s->verified);
     u.load_ms = to_ms(s->verified - s->arrived);
     u.decode_ms = to_ms(loop_.now() - s->joined);

@@ -99,9 +99,12 @@ class DecodeWorker {
   void recompute(const SequencePtr& s, size_t begin);
   void recomputed(const SequencePtr& s, size_t end);
   void step();
-  void stepped(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens,
-               Time start);
-  void deliver(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
+  struct Drawn {  // of each of a batch
+    std::vector<int32_t> tokens;
+    std::vector<TokenLogprobs> logprobs;
+  };
+  void stepped(const std::vector<SequencePtr>& batch, Drawn& drawn, Time start);
+  void deliver(const std::vector<SequencePtr>& batch, Drawn& drawn);
   std::string finish_of(const Sequence& s, int32_t token) const;
   void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
   void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks

@@ -1,11 +1,24 @@
 #include "serve/worker/token_outbox.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace mc::serve {
 namespace {
-constexpr Duration kTickMax = std::chrono::seconds(1);  // more: this process itself stood still
+
+template <class T>
+std::vector<T> part_of(const std::vector<T>& list, size_t from, size_t n) {
+  const auto at = list.begin() + static_cast<std::ptrdiff_t>(from);
+  return {at, at + static_cast<std::ptrdiff_t>(n)};
 }
+template <class T>
+void move_to(std::vector<T>& to, std::vector<T>& from) {
+  to.insert(to.end(), std::move_iterator(from.begin()), std::move_iterator(from.end()));
+  from.clear();
+}
+
+constexpr Duration kTickMax = std::chrono::seconds(1);  // more: this process itself stood still
+}  // namespace
 
 void TokenOutbox::make_ready(const std::string& request, Kept& kept) {
   if (!std::exchange(kept.ready, true)) ready_.push_back(request);
@@ -13,8 +26,8 @@ void TokenOutbox::make_ready(const std::string& request, Kept& kept) {
 
 void TokenOutbox::add(TokenUpdate update) {
   Kept& kept = requests_[update.request];
-  kept.tokens.insert(kept.tokens.end(), update.tokens.begin(), update.tokens.end());
-  update.tokens.clear();
+  move_to(kept.tokens, update.tokens);
+  move_to(kept.logprobs, update.logprobs);
   kept.last = std::move(update);
   make_ready(kept.last.request, kept);
 }
@@ -34,9 +47,9 @@ std::optional<TokenOutbox::Message> TokenOutbox::next(Time now) {
   for (; done < ready_.size() && left > 0; ++done) {
     Kept& kept = requests_.at(ready_[done]);
     const size_t n = std::min(left, kept.tokens.size() - kept.sent);
-    const auto begin = kept.tokens.begin() + static_cast<std::ptrdiff_t>(kept.sent);
     TokenUpdate u = kept.last;
-    u.tokens.assign(begin, begin + static_cast<std::ptrdiff_t>(n));
+    u.tokens = part_of(kept.tokens, kept.sent, n);
+    if (!kept.logprobs.empty()) u.logprobs = part_of(kept.logprobs, kept.sent, n);
     u.first = kept.taken + static_cast<uint32_t>(kept.sent) + 1;
     kept.sent += n;
     left -= n;
@@ -69,7 +82,10 @@ void TokenOutbox::taken(uint64_t id) {
     Kept& kept = it->second;
     if (part.upto > kept.taken) {
       const size_t n = part.upto - kept.taken;
-      kept.tokens.erase(kept.tokens.begin(), kept.tokens.begin() + static_cast<std::ptrdiff_t>(n));
+      const auto taken = static_cast<std::ptrdiff_t>(n);
+      kept.tokens.erase(kept.tokens.begin(), kept.tokens.begin() + taken);
+      if (!kept.logprobs.empty())
+        kept.logprobs.erase(kept.logprobs.begin(), kept.logprobs.begin() + taken);
       kept.sent -= std::min(n, kept.sent);
       kept.taken = part.upto;
     }

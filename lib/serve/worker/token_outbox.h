@@ -58,8 +58,9 @@ class TokenOutbox {
 
  private:
   struct Kept {
-    TokenUpdate last;             // but for its tokens
-    std::vector<int32_t> tokens;  // not taken
+    TokenUpdate last;                     // but for its tokens
+    std::vector<int32_t> tokens;          // not taken
+    std::vector<TokenLogprobs> logprobs;  // of each of these, or none
     uint32_t taken = 0;
     size_t sent = 0;  // of `tokens`
     bool end_sent = false, ready = false;

@@ -101,7 +101,7 @@ TEST_CASE("400 and 404: what is wrong with a request is named") {
       {c, R"({"model":"tiny"})", {400, bad, nullptr, "'prompt' is missing"}, "prompt"},
       {c, R"({"model":"tiny","prompt":[]})", {400, bad, nullptr, "empty"}, "prompt"},
       {c, R"({"model":"tiny","prompt":[9999999]})", {400, bad, nullptr, "token id"}, "prompt"},
-      {c, R"({"model":"tiny","prompt":"x","n":2})", {400, bad, nullptr, "other than 1"}, "n"},
+      {c, R"({"model":"tiny","prompt":"x","n":17})", {400, bad, nullptr, "1 to 16"}, "n"},
       {c,
        R"({"model":"tiny","prompt":"x","priority":"high"})",
        {400, bad, nullptr, "want an integer"},

@@ -175,12 +175,15 @@ inline ConductorOptions quick() {
 // What one request was told.
 struct Heard {
   std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> said;
   bool done = false;
   std::optional<RequestError> failed;
   Progress progress;
   ResponseSink sink() {
     ResponseSink l;
-    l.on_tokens = [this](const Progress&, const std::vector<int32_t>& t) {
+    l.on_tokens = [this](const Progress&, const std::vector<int32_t>& t,
+                         const std::vector<TokenLogprobs>& logprobs) {
+      said.insert(said.end(), logprobs.begin(), logprobs.end());
       tokens.insert(tokens.end(), t.begin(), t.end());
     };
     l.on_done = [this](const Progress& p, const std::optional<RequestError>& f) {

@@ -227,6 +227,46 @@ TEST_CASE("penalties go to a worker whose release knows them, or are refused wit
   CHECK(!plain.failed);
 }
 
+TEST_CASE("logprobs come with their tokens, once, and a worker that leaves them out fails") {
+  Cluster c(1, 1);
+  const auto ask = [&](Heard& heard) {
+    GenerateRequest g;
+    g.id = "r";
+    g.prompt = {1, 2, 3};
+    g.max_tokens = 4;
+    g.controls.logprobs = 2;
+    c.conductor->submit(std::move(g), heard.sink());
+    REQUIRE(c.finish(heard));
+  };
+  const auto update = [&](const std::string& request, std::vector<int32_t> tokens, uint32_t first,
+                          const std::string& finish) {
+    TokenUpdate u;
+    u.request = request;
+    u.first = first;
+    u.finish = finish;
+    for (const int32_t t : tokens)
+      u.logprobs.push_back({.logprob = -1.0 * t, .top = {t}, .top_logprobs = {-1.0 * t}});
+    u.tokens = std::move(tokens);
+    c.d[0]->client->call(TokenBatch{"d0", {u}}, 1s, [](const Result<rpc::Empty>&) {});
+  };
+  c.p[0]->then = [&](const std::string& r) {
+    update(r, {65, 66}, 1, "");
+    update(r, {65, 66, 67}, 1, "length");  // two again, as after a lost answer
+  };
+  Heard heard;
+  ask(heard);
+  CHECK(!heard.failed);
+  CHECK(heard.tokens == std::vector<int32_t>{65, 66, 67});
+  REQUIRE(heard.said.size() == 3);
+  CHECK(heard.said[2].logprob == -67);
+  CHECK(heard.said[2].top == std::vector<int32_t>{67});
+  c.p[0]->then = [&](const std::string& r) { c.d[0]->send(r, {65}, "length"); };
+  Heard without;
+  ask(without);
+  REQUIRE(without.failed);
+  CHECK(without.failed->what.find("without logprobs") != std::string::npos);
+}
+
 TEST_CASE("a decode worker that says nothing more runs into the token timeout") {
   ConductorOptions options = quick();
   options.retries = 0;

@@ -2,11 +2,13 @@
 #include "serve/engine/cpu_engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
 #include "pair.h"
 #include "small_engine.h"
+#include "tests/unit/model/run.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -140,6 +142,52 @@ TEST_CASE("penalties, biases and min_p change a worker's tokens as the sampler a
   CHECK(pair.comes_to_rest());
 }
 
+TEST_CASE("logprobs are those of the model's own distribution, whatever changed it") {
+  const CpuEngine p = make(1, "auto"), d = make(1, "auto");
+  SteadyClock clock;
+  io::Loop loop(clock);
+  PairOptions options;
+  options.prefill_engine = &p;
+  options.decode_engine = &d;
+  Pair pair(loop, options);
+  auto tokens = small_prompt(40, 8);
+  pair.controls = {.frequency_penalty = 1, .bias_tokens = {7}, .bias = {4}, .logprobs = 6};
+  pair.temperature = 0.8;
+  pair.unheard = 7;  // messages of tokens are lost, and sent again
+  pair.serve("r", tokens, 12);
+  const auto& answer = pair.answers["r"];
+  REQUIRE(answer.tokens.size() == 12);
+  REQUIRE(answer.logprobs.size() == 12);
+  // The logits of a model of its own, and sums that take nothing off.
+  model::ThreadPool pool(1);
+  const model::Transformer model(
+      small(), model::random_weights(small(), 3, model::DType::kF32, pool),
+      {model::DType::kBf16, kBlock}, *model::kernels_named("plain"), pool);
+  const size_t vocab = small().vocab, prompt = tokens.size();
+  tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
+  test::Sequence sequence(model, tokens.size());
+  const auto logits = sequence.add(tokens, tokens.size());
+  for (size_t i = 0; i < 12; ++i) {
+    const auto row = std::span(logits).subspan((prompt + i - 1) * vocab, vocab);
+    long double sum = 0;
+    for (const float l : row) sum += std::exp(static_cast<long double>(l));
+    const auto of = [&](int32_t id) {
+      return static_cast<double>(row[static_cast<size_t>(id)] - std::log(sum));
+    };
+    const TokenLogprobs& said = answer.logprobs[i];
+    CHECK(said.logprob == doctest::Approx(of(answer.tokens[i])).epsilon(1e-9));
+    REQUIRE(said.top.size() == 5);
+    REQUIRE(said.top_logprobs.size() == 5);
+    std::vector<float> sorted(row.begin(), row.end());
+    std::sort(sorted.rbegin(), sorted.rend());
+    for (size_t k = 0; k < 5; ++k) {
+      CHECK(row[static_cast<size_t>(said.top[k])] == sorted[k]);
+      CHECK(said.top_logprobs[k] == doctest::Approx(of(said.top[k])).epsilon(1e-9));
+    }
+  }
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("a decode worker refuses controls outside their ranges") {
   SteadyClock clock;
   io::Loop loop(clock);
@@ -151,6 +199,7 @@ TEST_CASE("a decode worker refuses controls outside their ranges") {
       {.frequency_penalty = 3},
       {.repetition_penalty = 0},
       {.bias_tokens = {1}},
+      {.logprobs = 22},
       {.bias_tokens = {1}, .bias = {std::numeric_limits<double>::infinity()}},
       {.bias_tokens = {-1}, .bias = {1}},
       {.bias_tokens = {32000}, .bias = {1}},

@@ -75,14 +75,19 @@ TEST_CASE("F89: requests that own workers cannot do reach the engine as they wer
 TEST_CASE("F89: own workers and engines side by side: what only engines do goes to these") {
   Mixed m(true);
   const char* const two = R"({"model":"tiny","prompt":"a","n":2})";
+  const char* const suffix = R"({"model":"tiny","prompt":"a","suffix":"b"})";
   MockEngine& e = m.engine("e0");
   for (int i = 0; i < 5; ++i)
-    CHECK(m.ask("/v1/completions", two).headers.at("x-mc-prefill") == "e0");
+    for (const char* body : {two, suffix})  // two answers are one request of an engine
+      CHECK(m.ask("/v1/completions", body).headers.at("x-mc-prefill") == "e0");
   e.well = false;
   REQUIRE(until(m.loop, [&] { return !m.conductor->external().find("e0")->up; }));
-  const auto refused = m.ask("/v1/completions", two);
+  const auto refused = m.ask("/v1/completions", suffix);
   CHECK(refused.status == 400);
-  CHECK((*parse_json(refused.body))["error"]["param"] == "n");
+  CHECK((*parse_json(refused.body))["error"]["param"] == "suffix");
+  const auto own = m.ask("/v1/completions", two);
+  CHECK(own.status == 200);
+  CHECK((*parse_json(own.body))["choices"].size() == 2);
   CHECK(m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})").status == 404);
 }
 

@@ -35,6 +35,7 @@ struct OnStandIn {
 struct Said {
   std::vector<int32_t> tokens;
   std::vector<std::byte> kv;
+  std::vector<double> logprobs{};
   bool operator==(const Said&) const = default;
 };
 
@@ -44,7 +45,7 @@ Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before
              const Sampling& sampling = kGreedy) {
   const size_t bytes = engine.spec().block_bytes(kBlock);
   const size_t blocks = (tokens.size() + n) / kBlock + 1, half = tokens.size() / 2 + 3;
-  Said out{{}, std::vector<std::byte>(blocks * bytes)};
+  Said out{{}, std::vector<std::byte>(blocks * bytes), {}};
   engine.use_pool(out.kv);
   std::vector<std::byte*> at;
   for (size_t i = 0; i < blocks; ++i) at.push_back(out.kv.data() + i * bytes);
@@ -66,8 +67,10 @@ Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before
   }
   for (size_t i = 0; i < n; ++i) {
     before(work++);
-    const DecodeItem item{{tokens, parents, at}, sampling, i == 0};
+    TokenLogprobs said;
+    const DecodeItem item{{tokens, parents, at}, sampling, i == 0, &said};
     out.tokens.push_back(engine.decode({&item, 1})[0]);
+    if (sampling.logprobs > 0) out.logprobs.push_back(said.logprob);
     tokens.push_back(out.tokens.back());
     chain();
   }
@@ -109,8 +112,10 @@ TEST_CASE("what a device cannot draw by itself the host draws, from the device's
   for (const double temperature : {0.0, 0.9}) {
     s.temperature = temperature;
     s.min_p = temperature / 10;
+    s.logprobs = temperature > 0 ? 3 : 0;
     const Said want = said_by(cpu, prompt, 30, nothing, s);
     CHECK(want.tokens != plain.tokens);
+    CHECK(want.logprobs.size() == (temperature > 0 ? 30 : 0));
     OnStandIn streamed, resident(UINT64_MAX);
     CHECK(said_by(*streamed.engine, prompt, 30, nothing, s) == want);
     CHECK(said_by(*resident.engine, prompt, 30, nothing, s) == want);

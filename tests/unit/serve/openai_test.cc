@@ -3,7 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "serve/frontend/openai_text.h"
+#include "serve/answers/answer_writer.h"
+#include "serve/answers/text_stream.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -130,6 +131,62 @@ TEST_CASE("F83, F84: penalties, min_p and biases arrive as they were asked for")
   CHECK(over.error().message.find("301 tokens") != std::string::npos);
 }
 
+TEST_CASE("F89: several prompts and choices arrive, and what an answer begins with") {
+  const auto texts = parse(R"({"model":"tiny","prompt":["ab","c"],"n":2,"best_of":3,"echo":true})");
+  REQUIRE_MESSAGE(texts, texts.error().message);
+  CHECK(texts->prompt == std::vector<int32_t>{'a', 'b'});
+  CHECK(texts->more_prompts == std::vector<std::vector<int32_t>>{{'c'}});
+  CHECK(texts->n == 2);
+  CHECK(texts->best_of == 3);
+  CHECK(texts->echo == std::vector<std::string>{"ab", "c"});
+  const auto ids = parse(R"({"model":"tiny","prompt":[[97,98],[99],"d"],"n":4})");
+  REQUIRE_MESSAGE(ids, ids.error().message);
+  CHECK(ids->more_prompts == std::vector<std::vector<int32_t>>{{'c'}, {'d'}});
+  CHECK(ids->best_of == 4);
+  CHECK(ids->echo.empty());
+  std::string many = "\"x\"";
+  for (int i = 1; i < 129; ++i) many += ",\"x\"";
+  const auto over = parse(R"({"model":"tiny","prompt":[)" + many + "]}");
+  REQUIRE_FALSE(over);
+  CHECK(over.error().param == "prompt");
+  // The longest counts.
+  const auto wide = parse(R"({"model":"tiny","prompt":["x",")" + std::string(990, 'y') + R"("]})");
+  REQUIRE_FALSE(wide);
+  CHECK(wide.error().code == "context_length_exceeded");
+}
+
+TEST_CASE("F89: logprobs are a number in a completion, and a boolean and a number in a chat") {
+  const auto asked = [](const std::string& members, bool chat) {
+    const char* const prompt =
+        chat ? R"("messages":[{"role":"user","content":"x"}])" : R"("prompt":"x")";
+    return parse(R"({"model":"tiny",)" + std::string(prompt) + "," + members + "}", chat);
+  };
+  const auto logprobs = [&](const std::string& members, bool chat) {
+    const auto r = asked(members, chat);
+    REQUIRE_MESSAGE(r, r.error().message);
+    return r->controls.logprobs;
+  };
+  CHECK(logprobs(R"("logprobs":null)", false) == 0);
+  CHECK(logprobs(R"("logprobs":false)", false) == 0);
+  CHECK(logprobs(R"("logprobs":0)", false) == 1);
+  CHECK(logprobs(R"("logprobs":5)", false) == 6);
+  CHECK(logprobs(R"("logprobs":false,"top_logprobs":0)", true) == 0);
+  CHECK(logprobs(R"("logprobs":true)", true) == 1);
+  CHECK(logprobs(R"("logprobs":true,"top_logprobs":20)", true) == 21);
+  const std::pair<const char*, const char*> bad[] = {
+      {R"("top_logprobs":2)", "top_logprobs"},
+      {R"("logprobs":false,"top_logprobs":2)", "top_logprobs"},
+      {R"("logprobs":true,"top_logprobs":21)", "top_logprobs"},
+      {R"("logprobs":3)", "logprobs"},
+      {R"("echo":true)", "echo"},
+      {R"("n":1,"best_of":2)", "best_of"}};
+  for (const auto& [members, param] : bad) {
+    const auto r = asked(members, true);
+    REQUIRE_FALSE(r);
+    CHECK(r.error().param == param);
+  }
+}
+
 TEST_CASE("bad requests are refused with status, parameter and reason") {
   const Bad table[] = {
       {"", 400, "", "invalid_json", "not taken"},
@@ -148,7 +205,9 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
       {R"({"model":"tiny","prompt":[-1]})", 400, "prompt", "", "token id -1"},
       {R"({"model":"tiny","prompt":[32000]})", 400, "prompt", "", "token id 32000"},
       {R"({"model":"tiny","prompt":[99999999999999999999]})", 400, "prompt", "", "token ids"},
-      {R"({"model":"tiny","prompt":["a","b"]})", 400, "prompt", "", "2 prompts"},
+      {R"({"model":"tiny","prompt":["a",""]})", 400, "prompt", "", "empty"},
+      {R"({"model":"tiny","prompt":["a",[1,"b"]]})", 400, "prompt", "", "token ids"},
+      {R"({"model":"tiny","prompt":["a",{}]})", 400, "prompt", "", "want a string"},
       {R"({"model":"tiny","prompt":[[["a"]]]})", 400, "prompt", "", "token ids"},
       {R"({"model":"tiny","prompt":"x","max_tokens":"7"})", 400, "max_tokens", "", "an integer"},
       {R"({"model":"tiny","prompt":"x","max_tokens":0})", 400, "max_tokens", "", "is 0"},
@@ -160,10 +219,20 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
        "context_length_exceeded", "1000 tokens"},
       {R"({"model":"tiny","prompt":"x","min_tokens":17})", 400, "min_tokens", "",
        "over max_tokens"},
-      {R"({"model":"tiny","prompt":"x","n":2})", 400, "n", "", "not supported"},
-      {R"({"model":"tiny","prompt":"x","best_of":2})", 400, "best_of", "", "not supported"},
-      {R"({"model":"tiny","prompt":"x","echo":true})", 400, "echo", "", "not supported"},
-      {R"({"model":"tiny","prompt":"x","logprobs":3})", 400, "logprobs", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","n":17})", 400, "n", "", "1 to 16"},
+      {R"({"model":"tiny","prompt":"x","n":0})", 400, "n", "", "1 to 16"},
+      {R"({"model":"tiny","prompt":"x","best_of":17})", 400, "best_of", "", "1 to 16"},
+      {R"({"model":"tiny","prompt":"x","n":3,"best_of":2})", 400, "best_of", "", "less than n"},
+      {R"({"model":"tiny","prompt":"x","n":1,"best_of":2,"stream":true})", 400, "best_of", "",
+       "in streams"},
+      {R"({"model":"tiny","prompt":["1","2","3","4","5","6","7","8","9"],"n":15})", 400, "prompt",
+       "", "9 prompts with 15 answers"},
+      {R"({"model":"tiny","prompt":"x","echo":1})", 400, "echo", "", "a boolean"},
+      {R"({"model":"tiny","prompt":"x","echo":true,"logprobs":1})", 400, "echo", "",
+       "with 'logprobs'"},
+      {R"({"model":"tiny","prompt":"x","logprobs":21})", 400, "logprobs", "", "0 to 20"},
+      {R"({"model":"tiny","prompt":"x","logprobs":true})", 400, "logprobs", "", "an integer"},
+      {R"({"model":"tiny","prompt":"x","top_logprobs":3})", 400, "top_logprobs", "", "of chats"},
       {R"({"model":"tiny","prompt":"x","suffix":"y"})", 400, "suffix", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","presence_penalty":2.5})", 400, "presence_penalty", "",
        "-2 to 2"},
@@ -186,7 +255,6 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
        "response_format", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","guided_json":{}})", 400, "guided_json", "",
        "not supported"},
-      {R"({"model":"tiny","prompt":"x","logprobs":0})", 400, "logprobs", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","stream":"yes"})", 400, "stream", "", "a boolean"},
       {R"({"model":"tiny","prompt":"x","stream_options":{}})", 400, "stream_options", "",
        "without 'stream'"},
@@ -239,7 +307,7 @@ TEST_CASE("errors have the shape clients parse") {
 
 TEST_CASE("stream events follow the standard") {
   AnswerWriter w("1", "tiny", 5, false, true, false);
-  const auto chunk = w.chunk("a\"b", "", {3, 1, 2});
+  const auto chunk = w.chunk({.text = "a\"b"}, {3, 1, 2});
   REQUIRE(chunk.starts_with("data: "));
   REQUIRE(chunk.ends_with("\n\n"));
   const auto j = *parse_json(chunk.substr(6));
@@ -253,12 +321,13 @@ TEST_CASE("stream events follow the standard") {
   CHECK(last["usage"]["prompt_tokens_details"]["cached_tokens"] == 2);
   CHECK(last["mc"]["kv_errors"] == 0);
   AnswerWriter chat("1", "tiny", 5, true, false, false);
-  const auto first = *parse_json(chat.chunk("x", "", {}).substr(6));
+  const auto first = *parse_json(chat.chunk({.text = "x"}, {}).substr(6));
   CHECK(first["choices"][0]["delta"]["role"] == "assistant");
   CHECK(first["choices"][0]["delta"]["content"] == "x");
   CHECK(!first.contains("usage"));
-  CHECK(!(*parse_json(chat.chunk("y", "stop", {}).substr(6)))["choices"][0]["delta"].contains(
-      "role"));
+  CHECK(!(*parse_json(
+      chat.chunk({.text = "y", .finish = "stop"}, {}).substr(6)))["choices"][0]["delta"]
+             .contains("role"));
   CHECK(chat.last({}, Json()).empty());
 }
 
@@ -266,7 +335,7 @@ TEST_CASE("an event is the JSON it always was, whatever stands in names and text
   for (const bool chat : {false, true}) {
     AnswerWriter w("i\"d", "mo\\del", 5, chat, false, true);
     for (const std::string text : {"", "a", "\"\\\n\x01", "na\xC3\xAFve"}) {
-      const auto event = w.chunk(text, "stop", {3, 1, 2});
+      const auto event = w.chunk({.text = text, .finish = "stop"}, {3, 1, 2});
       REQUIRE(event.starts_with("data: {"));
       CHECK(event.find('\n') == event.size() - 2);  // an event is one line
       const auto j = parse_json(event.substr(6));

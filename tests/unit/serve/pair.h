@@ -37,6 +37,7 @@ inline std::vector<int32_t> prompt_of(size_t n, uint64_t seed) {
 
 struct Answer {
   std::vector<int32_t> tokens;
+  std::vector<TokenLogprobs> logprobs;
   std::string finish, error;
   uint32_t kv_errors = 0;
 };
@@ -144,6 +145,9 @@ struct Pair {
         repeated += old;
         a.tokens.insert(a.tokens.end(), u.tokens.begin() + static_cast<ptrdiff_t>(old),
                         u.tokens.end());
+        if (!u.logprobs.empty())
+          a.logprobs.insert(a.logprobs.end(), u.logprobs.begin() + static_cast<ptrdiff_t>(old),
+                            u.logprobs.end());
         a.finish = u.finish;
         a.error = u.error;
         a.kv_errors = u.kv_errors;

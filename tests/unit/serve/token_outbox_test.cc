@@ -124,6 +124,41 @@ TEST_CASE("a message holds a bounded number of tokens, and an end only with the 
   CHECK_FALSE(box.next(at(1s)).has_value());
 }
 
+TEST_CASE("logprobs go with their tokens, also when these are sent again or in parts") {
+  TokenOutbox box({.retry = 1s, .patience = 10s, .in_flight_max = 9, .tokens_max = 2});
+  const auto add = [&](int32_t token, double logprob) {
+    TokenUpdate u = tokens_of("a", {token});
+    u.logprobs = {{.logprob = logprob}};
+    box.add(std::move(u));
+  };
+  const auto said = [](const TokenOutbox::Message& m) {
+    std::vector<double> all;
+    for (const TokenLogprobs& l : m.updates.at(0).logprobs) all.push_back(l.logprob);
+    return all;
+  };
+  add(1, -1);
+  const auto one = box.next(at(1s));
+  REQUIRE(one.has_value());
+  CHECK(said(*one) == std::vector<double>{-1});
+  add(2, -2);
+  add(3, -3);
+  const auto two = box.next(at(1s));
+  REQUIRE(two.has_value());
+  CHECK(said(*two) == std::vector<double>{-2, -3});
+  box.taken(one->id);
+  box.lost(two->id, at(2s));
+  add(4, -4);
+  const auto again = box.next(at(3s));
+  REQUIRE(again.has_value());
+  CHECK(again->updates.at(0).tokens == List{2, 3});
+  CHECK(said(*again) == std::vector<double>{-2, -3});
+  box.taken(again->id);
+  const auto rest = box.next(at(3s));
+  REQUIRE(rest.has_value());
+  CHECK(rest->updates.at(0).tokens == List{4});
+  CHECK(said(*rest) == std::vector<double>{-4});
+}
+
 TEST_CASE("a conductor is gone when it took nothing for the patience, in time that was lived") {
   TokenOutbox box(kOptions);
   Time now = at(100s);

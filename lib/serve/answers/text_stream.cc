@@ -1,4 +1,4 @@
-#include "serve/frontend/openai_text.h"
+#include "serve/answers/text_stream.h"
 
 #include <algorithm>
 
