@@ -74,6 +74,96 @@ def one_key_twice_in_a_batch(s):
 
 
 @step
+def lists_that_do_not_fit(s):
+    memory = Memory(b'0123456789')
+    at = memory.at
+    return [s.put_batch(['fit1', 'fit2'], [b'1']), s.batch_put_from(['fit1'], [at, at], [1, 1]),
+            s.batch_put_from_multi_buffers(['fit1', 'fit2'], [[at, at], [at]], [[1], [1]]),
+            s.batch_get_into(['a'], [at, at], [10, 10]), s.batch_is_exist(['fit1', 'fit2']),
+            s.get_into_ranges([at], [['a']], [[[0, 3]]], [[[0]]], [[[1]]])]
+
+
+@step
+def no_bytes(s):
+    memory = Memory(b'0123456789')
+    return [s.put('none', b''), s.put_parts('none'), s.put_from('none', memory.at, 0),
+            s.put_batch(['some', 'none'], [b'x', b'']), s.batch_is_exist(['some', 'none']),
+            s.batch_put_from(['some', 'none'], [memory.at, memory.at], [3, 0]), s.get('some'),
+            s.get_size('none'), s.upsert('some', b''), s.get('some')]
+
+
+@step
+def keys_that_cannot_be(s):
+    return [s.put('', b'x'), s.get(''), s.get_size(''), s.remove(''), s.is_exist(''),
+            s.batch_remove(['', 'absent'], True)]
+
+
+@step
+def one_key_twice(s):
+    memory = Memory(b'0123456789')
+    at = memory.at
+    return [s.batch_put_from(['tw1', 'tw1'], [at, at], [3, 4]), s.get('tw1'),
+            s.upsert_batch(['tw1', 'tw1'], [b'a', b'b']), s.get('tw1'),
+            s.batch_upsert_from(['tw1', 'tw1'], [at, at], [3, 4]), s.get('tw1'),
+            s.batch_remove(['tw1', 'tw1'], True)]
+
+
+@step
+def looked_at(s):
+    s.put_batch(['look1', 'look2', 'look3'], [b'1', b'2', b'3'])
+    return [s.is_exist('look1'), s.remove('look1'), s.batch_is_exist(['absent', 'look2']), s.remove('look2'),
+            s.remove('look3')]
+
+
+@step
+def places_that_do_not_fit(s):
+    into = Memory(bytes(20))
+    return [s.batch_get_into_multi_buffers(['a'], [[into.at]], [[size]]) for size in (4, 5, 6)]
+
+
+@step
+def memory_that_overlaps(s):
+    memory = Memory(bytes(200))
+    at = memory.at
+    return [s.register_buffer(at, 100), s.register_buffer(at + 50, 100), s.register_buffer(at + 50, 10),
+            s.register_buffer(at + 100, 10), s.unregister_buffer(at + 50), s.unregister_buffer(at),
+            s.unregister_buffer(at + 100)]
+
+
+@step
+def patterns(s):
+    def tried(pattern):
+        s.put_batch(['pat-1', 'pat-a', 'pat.A'], [b'1', b'2', b'3'])
+        return s.remove_by_regex(pattern, True)
+    return [tried(p) for p in ('^pat-[[:digit:]]$', '^pat\\W(?!1)', 'pat-**1', '^(pat)[-.](?:a|A)$', '^pat-[^a]',
+                               '(?i)PAT', '(?<=p)at', '(?P<a>b)', 'pat{', 'pat-{1}a', '[]', '\\Apat', '*')]
+
+
+@step
+def sessions(s):
+    out, into = Memory(b'0123456789'), Memory(bytes(20))
+    read = (['a', 'absent'], [[into.at, into.at + 10], [into.at]], [[2, 1], [1]], [[1, 0], [0]])
+    write = (['ses', 'a'], [[out.at, out.at + 5], [out.at]], [[5, 5], [1]], [[5, 0], [0]])
+    return [s.batch_get_into_multi_buffer_ranges(*read), s.batch_get_session_start(read[0]),
+            s.batch_get_into_multi_buffer_ranges(*read), into.bytes, s.batch_get_session_end(read[0]),
+            s.batch_get_into_multi_buffer_ranges(*read), s.batch_put_session_start(['ses', 'a'], [10, 1]),
+            s.batch_put_from_multi_buffer_ranges(*write), s.is_exist('ses'), s.batch_put_session_end(['ses', 'a']),
+            s.get('ses'), s.batch_put_session_start(['ses2'], [5]), s.batch_put_session_revoke(['ses2', 'ses3']),
+            s.is_exist('ses2')]
+
+
+@step
+def refused_settings(s):
+    answers, memory = [], Memory(b'x')
+    for name, value in (('replica_num', 0), ('nof_replica_num', 1), ('dfs_replica_num', 1),
+                        ('soft_pin_ttl_ms', 1000), ('group_ids', ['a', 'b'])):
+        c = ReplicateConfig()
+        setattr(c, name, value)
+        answers += [s.put('refused', b'x', c), s.batch_put_from(['refused'], [memory.at], [1], c)]
+    return [*answers, s.is_exist('refused'), str(ReplicateConfig())]
+
+
+@step
 def parts(s):
     return [s.put_parts('p', b'ab', b'cd', b'e'), s.get('p')]
 
@@ -226,6 +316,15 @@ def transfers(peer):
               engine.transfer_sync_write('127.0.0.1:1', out.at, at, 100)]
     codes += [engine.unregister_memory(out.at), engine.batch_register_memory([out.at], [out.size]),
               engine.batch_unregister_memory([out.at, into.at])]
+    codes += [engine.unregister_memory(out.at), engine.register_memory(out.at, 0),
+              engine.register_memory(out.at, 100), engine.register_memory(out.at + 50, 10),
+              engine.batch_register_memory([into.at, out.at], [10, 10]), engine.unregister_memory(into.at),
+              engine.batch_register_memory([out.at, into.at], [10])]
+    codes += [engine.send_probe(address), engine.send_probe('127.0.0.1:1'), engine.send_probe('nobody'),
+              engine.transfer_sync_write(address, out.at, at, 0),
+              engine.batch_transfer_sync_write(address, [out.at], [at, at], [1]),
+              engine.transfer_submit_write('127.0.0.1:1', out.at, at, 1),
+              engine.get_first_buffer_address('127.0.0.1:1')]
     managed = engine.allocate_managed_buffer(4096)
     codes += [managed > 0, engine.write_bytes_to_buffer(managed, 'hello', 5),
               engine.read_bytes_from_buffer(managed, 5), engine.free_managed_buffer(managed, 4096)]

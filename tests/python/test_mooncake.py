@@ -7,7 +7,7 @@ import sys
 
 import mc.cluster
 import pytest
-from mc.compat.mooncake import codes, config, engine, store
+from mc.compat.mooncake import codes, config, engine, patterns, store
 
 HERE = pathlib.Path(__file__).parent
 REAL = json.loads((HERE / 'fixtures/mooncake.json').read_text())
@@ -26,6 +26,14 @@ def differences():
 def pool():
     with mc.cluster.Cluster(nodes=0, lease_ttl='60s') as c:
         yield c
+
+
+@pytest.fixture(scope='module')
+def shared(pool):
+    s = store.MooncakeDistributedStore()
+    assert s.setup('host', '', 4 << 20, 0, 'tcp', '', pool.master) == 0
+    yield s
+    s.close()
 
 
 @pytest.fixture(scope='module')
@@ -61,7 +69,7 @@ def test_every_name_is_there_or_refused():
         e.get_engine_ptr()
     with pytest.raises(AttributeError):
         s.no_such_method()
-    assert s.batch_put_session_start(['a', 'b'], [1, 1]) == [-1012, -1012]
+    assert s.batch_put_session_start(['a', 'b'], [1, 1]) == [-1, -1]
 
 
 def test_before_setup_and_after_close():
@@ -114,14 +122,37 @@ def test_codes(code, put, remove, other):
 def test_config():
     c = config.ReplicateConfig()
     c.replica_num, c.soft_pin_action, c.soft_pin_ttl_ms = 2, config.SoftPinAction.ENABLE, 1500
-    c.preferred_segments, c.group_ids = ['n1', 'n2'], ['g']
-    how = config.put_options(c)
+    c.preferred_segments, c.group_ids = ['n1', 'n2'], ['g', 'h', 'g']
+    first, second = config.put_options(c, keys=3).shares(['a', 'b', 'c'])
+    assert first[1] == ['a', 'c'] and second[1] == ['b'] and second[0].group == 'h'
+    how = first[0]
     assert (how.replicas, how.pin, how.ttl, how.prefer, how.group) == (2, 'soft', 1.5, ['n1', 'n2'], 'g')
+    assert config.put_options(c).code == -600  # groups of three keys
     c.dfs_replica_num = 1
-    with pytest.raises(config.Refused):
-        config.put_options(c)
+    assert config.put_options(c).code == -1601
+    with pytest.raises(TypeError):
+        config.put_options(3)
     assert [config.size_of(x) for x in (7, '4GB', '1.5 MB', '16KiB', '9')] == [
         7, 4 << 30, 3 << 19, 1 << 14, 9]
+
+
+def test_patterns():
+    def found(pattern, text):
+        return bool(patterns.compiled(pattern).search(text.encode()))
+    assert found(r'^a\.b$', 'a.b') and not found(r'^a\.b$', 'a.bc') and found('[[:upper:]]{2}', 'xAB')
+    assert found('(a|b)\\1', 'bb') and not found('(a|b)\\1', 'ab') and found('[^a-c]$', 'ad')
+    assert found('x++', 'xx') and found('a{2,}?', 'aa') and found(r'\x41\u0042\cA', 'AB\x01')
+    for wrong in ('*', 'a)', '(a', '[a', 'a{', '(?#c)', '(?i)a', '\\', '\\2', '[[:no:]]', 'a{3,1}', '^*'):
+        with pytest.raises(ValueError):
+            patterns.compiled(wrong)
+
+
+@pytest.mark.parametrize('call', [
+    ('get', 5), ('put', 'a', 'text'), ('put', 'a', b'x', 3), ('get_into', 'a', 1, -1), ('put_from', 'a', 'b', 1),
+    ('batch_is_exist', 'ab'), ('get_batch', [1]), ('remove', 'a', 'yes'), ('remove_by_regex', 3)])
+def test_wrong_types(shared, call):
+    with pytest.raises(TypeError):
+        getattr(shared, call[0])(*call[1:])
 
 
 def run(*words, **environment):

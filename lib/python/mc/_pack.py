@@ -18,7 +18,9 @@ Key = Union[str, bytes]
 
 def encode(key: Key) -> bytes:
     """A key as the store has it: text is UTF-8, other bytes as `list` tells them."""
-    return key.encode('utf-8', 'surrogateescape') if isinstance(key, str) else bytes(key)
+    if isinstance(key, str):
+        return key.encode('utf-8', 'surrogateescape')
+    return bytes(memoryview(key))  # a number is no key
 
 
 def decode(key: bytes) -> str:

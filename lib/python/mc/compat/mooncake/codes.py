@@ -5,6 +5,10 @@ from ...errors import Code, McError
 
 NOT_SET_UP = -1
 INVALID = -600
+ABSENT = -704
+EXISTS = -705
+MOVED_OTHER = -800  # another number of bytes than was asked for
+NO_SHARED_DISK = -1601
 UNSUPPORTED = -1012
 
 _CODES = {

@@ -5,12 +5,16 @@ import enum
 import logging
 import os
 import re
-from typing import Any, List, Optional, Union
+from dataclasses import replace
+from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
 
+from ..._pack import Key
 from ...options import PutOptions
+from . import codes
 
 log = logging.getLogger('mc.compat.mooncake')
 
+SOFT_PIN_MS = 86_400_000  # at most, as their master's default
 _UNITS = {'': 1, 'B': 1, 'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 
 
@@ -60,26 +64,63 @@ class ReplicateConfig:
         self.data_type = ObjectDataType.UNKNOWN
 
     def __str__(self) -> str:
-        named = ', '.join(f'{name}: {value}' for name, value in vars(self).items())
+        ttl = 'default' if self.soft_pin_ttl_ms is None else self.soft_pin_ttl_ms
+        shown = {
+            'replica_num': self.replica_num, 'nof_replica_num': self.nof_replica_num,
+            'dfs_replica_num': self.dfs_replica_num,
+            'soft_pin_action': SoftPinAction(self.soft_pin_action).name, 'soft_pin_ttl_ms': ttl,
+            'with_hard_pin': int(self.with_hard_pin),
+            'preferred_segments': f'[{", ".join(self.preferred_segments)}]',
+            'preferred_nof_segments': f'[{", ".join(self.preferred_nof_segments)}]',
+            'prefer_alloc_in_same_node': int(self.prefer_alloc_in_same_node),
+            'data_type': ObjectDataType(self.data_type).name}
+        named = ', '.join(f'{name}: {value}' for name, value in shown.items())
         return f'ReplicateConfig: {{ {named} }}'
 
 
-def put_options(config: Optional[ReplicateConfig], replace: bool = False) -> PutOptions:
-    """Ours, of theirs. Raises `Refused`."""
+class PutHow:
+    """A ReplicateConfig in our words: a code when it is refused, else options for each key."""
+
+    def __init__(self, code: int, options: PutOptions, groups: Sequence[str] = ()) -> None:
+        self.code, self._options, self._groups = code, options, groups
+
+    def each(self, count: int) -> List[PutOptions]:
+        """Options of each of that many keys."""
+        groups = self._groups or [''] * count
+        return [replace(self._options, group=group or None) for group in groups]
+
+    def shares(self, keys: Sequence[Key]) -> Iterable[Tuple[PutOptions, Sequence[Key]]]:
+        """Keys that have options in common."""
+        if not self._groups:
+            yield self._options, list(dict.fromkeys(keys))
+        for group in dict.fromkeys(self._groups):
+            yield (replace(self._options, group=group or None),
+                   list(dict.fromkeys(key for key, g in zip(keys, self._groups) if g == group)))
+
+
+def put_options(config: Optional[ReplicateConfig], replaces: bool = False,
+                keys: int = 1) -> PutHow:
+    """Ours, of theirs, for that many keys."""
     if config is None:
-        return PutOptions(replace=replace)
-    if config.nof_replica_num > 0 or config.dfs_replica_num > 0:
-        raise Refused('nof_replica_num and dfs_replica_num')
-    pin, ttl = '', 0.0
-    if config.with_hard_pin:
-        pin = 'hard'
-    elif config.with_soft_pin or config.soft_pin_action == SoftPinAction.ENABLE:
-        pin, ttl = 'soft', (config.soft_pin_ttl_ms or 0) / 1000
+        return PutHow(0, PutOptions(replace=replaces))
+    if not isinstance(config, ReplicateConfig):
+        raise TypeError(f'a ReplicateConfig is wanted, not {type(config).__name__}')
+    if config.dfs_replica_num > 0:
+        return PutHow(codes.NO_SHARED_DISK, PutOptions())
+    pinned = (getattr(config, 'with_soft_pin', False)
+              or config.soft_pin_action == SoftPinAction.ENABLE)
+    groups = config.group_ids or []
+    ttl = config.soft_pin_ttl_ms
+    if config.nof_replica_num > 0 or config.replica_num < 1 or (groups and len(groups) != keys) or (
+            ttl is not None and not (pinned and ttl <= SOFT_PIN_MS)):
+        return PutHow(codes.INVALID, PutOptions())
+    pin = 'hard' if config.with_hard_pin else 'soft' if pinned else ''
     prefer = config.preferred_segments or ([config.preferred_segment]
                                            if config.preferred_segment else [])
-    return PutOptions(replicas=config.replica_num, pin=pin, ttl=ttl, prefer=prefer or None,
-                      group=','.join(config.group_ids) if config.group_ids else None,
-                      prefer_local=config.prefer_alloc_in_same_node, replace=replace)
+    return PutHow(0, PutOptions(
+        replicas=config.replica_num, pin=pin, ttl=(ttl or 0) / 1000 if pin == 'soft' else 0.0,
+        prefer=prefer or None, prefer_local=config.prefer_alloc_in_same_node, replace=replaces),
+        groups)
 
 
 def size_of(value: Union[int, str]) -> int:

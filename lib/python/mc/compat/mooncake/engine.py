@@ -9,18 +9,21 @@ import ctypes
 import enum
 import itertools
 import os
+import socket
 import threading
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from ... import engine as ours
 from ...buffers import Span
-from ...errors import McError, NotFound, Stale, Timeout, Unavailable
+from ...errors import Code, Invalid, McError, NotFound, Stale, Timeout, Unavailable
+from .arguments import lists, numbers
 from .config import Refused, ignored, log, shared_options
 
 SUPPORT_CUDA = SUPPORT_HIP = SUPPORT_EFA = SUPPORT_MUSA = SUPPORT_MNNVL = False
 SUPPORT_INTRA_NVLINK = False
 TRANSFER_SECONDS = 30.0
 OPEN_SECONDS = 5.0
+ALREADY, NOT_REGISTERED, NO_NAME, NO_ANSWER = -7, -3, -101, -102
 _numbers = itertools.count()
 
 
@@ -41,6 +44,14 @@ class TransferNotify:
         self.name, self.msg = name, msg
 
 
+class Flight(NamedTuple):
+    """A batch under way, and what it was made of: memory that a peer has registered anew makes it
+    stale, and it is begun again."""
+
+    batch: Optional[ours.Batch]  # None: it has failed
+    words: Tuple[Any, ...]
+
+
 class TransferEngine:
     """Memory that peers reach by address, and transfers to and from theirs."""
 
@@ -51,7 +62,7 @@ class TransferEngine:
         self._memories: dict[int, ours.Memory] = {}
         self._managed: dict[int, ours.Memory] = {}
         self._peers: dict[str, ours.Peer] = {}
-        self._flying: dict[int, ours.Batch] = {}
+        self._flying: dict[int, Flight] = {}
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
 
@@ -85,12 +96,12 @@ class TransferEngine:
     # ---- memory
 
     def register_memory(self, buffer_addr: int, capacity: int, location: str = '*') -> int:
-        """0; -7 when it is registered already; else -1."""
-        if self._engine is None:
+        """0; -7 when a part of it is registered already; else -1."""
+        if self._engine is None or capacity == 0:
             return -1
         with self._lock:
-            if buffer_addr in self._memories:
-                return -7
+            if self._overlaps(buffer_addr, capacity):
+                return ALREADY
             try:
                 self._memories[buffer_addr] = self._engine.register(
                     Span(buffer_addr, capacity, None),
@@ -100,27 +111,43 @@ class TransferEngine:
                 log.error('register_memory: %s', e)
                 return -1
 
+    def _overlaps(self, address: int, size: int) -> bool:
+        return any(m.address < address + size and address < m.address + m.nbytes
+                   for m in self._memories.values())
+
     def unregister_memory(self, buffer_addr: int) -> int:
-        """0, or -1 when it is not registered."""
+        """0, or -3 when it is not registered."""
         with self._lock:
             memory = self._memories.pop(buffer_addr, None)
         if memory is None:
-            return -1
+            return NOT_REGISTERED
         memory.close()
         return 0
 
     def batch_register_memory(self, buffer_addresses: Sequence[int], capacities: Sequence[int],
                               location: str = '*') -> int:
-        """0, or the first failure."""
-        return _first(self.register_memory(address, size, location)
-                      for address, size in zip(buffer_addresses, capacities))
+        """0, or a failure: then none of them is registered."""
+        lists(buffer_addresses, capacities)
+        if len(capacities) < len(buffer_addresses):
+            return -1
+        done: List[int] = []
+        for address, size in zip(buffer_addresses, capacities):
+            code = self.register_memory(address, size, location)
+            if code:
+                self.batch_unregister_memory(done)
+                return code
+            done.append(address)
+        return 0
 
     def batch_unregister_memory(self, buffer_addresses: Sequence[int]) -> int:
         """0, or the first failure."""
+        lists(buffer_addresses)
         return _first(map(self.unregister_memory, buffer_addresses))
 
     def allocate_managed_buffer(self, size: int) -> int:
         """The address of new memory, or 0."""
+        if size < 0:
+            raise TypeError('a size is not negative')
         if self._engine is None:
             return 0
         try:
@@ -157,7 +184,9 @@ class TransferEngine:
         return ctypes.string_at(address, size) if there else b''
 
     def get_first_buffer_address(self, name: str) -> int:
-        """Of this engine, by its own address; 0 when there is none."""
+        """Of this engine, by its own address; 0 when there is none, or nobody of that name."""
+        if self._engine is not None and name != self._engine.address and self.send_probe(name):
+            return 0
         if self._engine is None or name != self._engine.address:
             raise NotImplementedError('get_first_buffer_address is not in mc for other engines: '
                                       'pass addresses on by a message of your own')
@@ -170,6 +199,7 @@ class TransferEngine:
             found = self._peers.get(name)
         if found is None:
             assert self._engine is not None
+            _refused(name, seconds)
             found = self._engine.open(name, seconds)
             with self._lock:
                 self._peers[name] = found
@@ -180,6 +210,11 @@ class TransferEngine:
         """A batch under way. A peer that was restarted is opened anew, once."""
         if self._engine is None:
             raise Unavailable('initialize was not called')
+        if not lists(buffers, peers, lengths):
+            raise Invalid('buffers, addresses and lengths are not equally many')
+        numbers(buffers, peers, lengths)
+        if notify is not None and not buffers:
+            raise Invalid('a notice wants a transfer that it comes behind')
         for last in (False, True):
             known = target in self._peers  # and may have been restarted since
             batch = self._engine.batch()
@@ -187,10 +222,13 @@ class TransferEngine:
                 peer = self._peer(target)
                 add = batch.read if opcode == TransferOpcode.Read else batch.write
                 for buffer, address, length in zip(buffers, peers, lengths):
-                    add(Span(buffer, length, None), peer, peer.offset_of(address, length),
-                        timeout=TRANSFER_SECONDS)
+                    if length:
+                        add(Span(buffer, length, None), peer, peer.offset_of(address, length),
+                            timeout=TRANSFER_SECONDS)
                 if notify is None:
                     batch.submit()
+                elif not any(lengths):  # nothing to move before it
+                    peer.notify(notify.name, notify.msg.encode())
                 else:
                     batch.notify(notify.name, notify.msg.encode())
                 return batch
@@ -210,10 +248,14 @@ class TransferEngine:
                             opcode: int, notify: Optional[TransferNotify] = None,
                             transport_hint: str = '') -> int:
         """0, or -1."""
+        words = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode, notify)
         try:
-            with self._begin(target_hostname, buffers, peer_buffer_addresses, lengths, opcode,
-                             notify) as batch:
-                batch.wait(TRANSFER_SECONDS)
+            try:
+                with self._begin(*words) as batch:
+                    batch.wait(TRANSFER_SECONDS)
+            except Stale:  # the peer has registered its memory anew
+                with self._begin(*words) as batch:
+                    batch.wait(TRANSFER_SECONDS)
             return 0
         except (McError, ValueError) as e:
             log.warning('transfer with %s: %s', target_hostname, e)
@@ -254,14 +296,17 @@ class TransferEngine:
                              peer_buffer_addresses: Sequence[int], lengths: Sequence[int],
                              opcode: int, transport_hint: str = '') -> int:
         """An id; 0 when it could not begin."""
+        words = (target_hostname, buffers, peer_buffer_addresses, lengths, opcode, None)
         try:
-            batch = self._begin(target_hostname, buffers, peer_buffer_addresses, lengths, opcode,
-                                None)
+            flight = Flight(self._begin(*words), words)
+        except NotFound as e:  # the peer is there, an address is not: it begins, and fails
+            log.warning('transfer with %s: %s', target_hostname, e)
+            flight = Flight(None, words)
         except (McError, ValueError) as e:
             log.warning('transfer with %s: %s', target_hostname, e)
             return 0
         number = next(self._ids)
-        self._flying[number] = batch
+        self._flying[number] = flight
         return number
 
     def batch_transfer_async_read(self, target_hostname: str, buffers: Sequence[int],
@@ -283,35 +328,41 @@ class TransferEngine:
         return _first(self._finish(number) for number in list(batch_ids))
 
     def _finish(self, number: int) -> int:
-        batch = self._flying.pop(number, None)
-        if batch is None:
+        flight = self._flying.pop(number, None)
+        if flight is None or flight.batch is None:
             return -1
-        with batch:
+        with flight.batch as batch:
             try:
                 batch.wait(TRANSFER_SECONDS)
                 return 0
             except Timeout:
                 return -2
+            except Stale:
+                return self.batch_transfer_sync(*flight.words)
             except McError:
                 return -1
 
     def transfer_submit_write(self, target_hostname: str, buffer: int, peer_buffer_address: int,
                               length: int, transport_hint: str = '') -> int:
-        """An id; -1 when it could not begin."""
+        """An id; 0 when it could not begin."""
         return self.batch_transfer_async(target_hostname, [buffer], [peer_buffer_address], [length],
-                                         Write) or -1
+                                         Write)
 
     def transfer_check_status(self, number: int) -> int:
         """1: done; 0: running; -1: failed; -2: timed out. An id that is done means nothing
         afterwards."""
-        batch = self._flying.get(number)
-        if batch is None:
+        flight = self._flying.get(number)
+        if flight is None or flight.batch is None:
             return -1
-        state = batch.status(0).state
+        state, code = ours.State.COMPLETED, Code.OK
+        if any(flight.words[3]):  # else there is nothing to move
+            state, code, _ = flight.batch.status(0)
         if state in (ours.State.WAITING, ours.State.PENDING):
             return 0
         self._flying.pop(number, None)
-        batch.close()
+        flight.batch.close()
+        if code is Code.STALE:
+            return 1 if self.batch_transfer_sync(*flight.words) == 0 else -1
         if state is ours.State.COMPLETED:
             return 1
         return -2 if state is ours.State.TIMED_OUT else -1
@@ -326,14 +377,17 @@ class TransferEngine:
                 for n in self._engine.notices()]
 
     def send_probe(self, peer_server_name: str) -> int:
-        """0 when the peer answers within a second, else 1."""
+        """0 when the peer answers within a second, else -102; -101 for what is no host:port."""
         if self._engine is None:
             return 1
+        if not peer_server_name.rpartition(':')[2].isdigit():
+            return NO_NAME
         try:
+            _refused(peer_server_name, 1.0)
             self._engine.open(peer_server_name, 1.0)
             return 0
         except McError:
-            return 1
+            return NO_ANSWER
 
     def get_local_topology(self, device_name: Optional[str] = None) -> str:
         """NUMA nodes, without devices: `mc-topo show` has those."""
@@ -347,6 +401,17 @@ class TransferEngine:
         if name in ('get_engine', 'get_engine_ptr', 'warmup_efa_segment'):
             return _refusal(name)
         raise AttributeError(f'TransferEngine has no {name}')
+
+
+def _refused(peer: str, seconds: float) -> None:
+    """Raises where nobody listens: mc itself waits for a peer that may come."""
+    host, _, port = peer.rpartition(':')
+    if not host or not port.isdigit():
+        raise Unavailable(f'{peer!r} is not a peer: host:port names one')
+    try:
+        socket.create_connection((host, int(port)), seconds).close()
+    except (OSError, OverflowError) as e:
+        raise Unavailable(f'{peer}: {e}') from None
 
 
 def _first(outcomes: Any) -> int:

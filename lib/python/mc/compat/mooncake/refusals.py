@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Sequence
-
-from . import codes
+from typing import Any
 
 _INSTEAD = {
     'put_tensor_with_tp': 'put_tensor with a key for each rank',
@@ -41,23 +39,6 @@ class Refusals:
         def refuse(*_: Any, **__: Any) -> Any:
             raise NotImplementedError(f'{name} is not in mc: use {instead}')
         return refuse
-
-    def batch_put_session_start(self, keys: Sequence[str], sizes: Sequence[int],
-                                config: Any = None) -> list[int]:
-        """-1012 for each: mc does not take values in parts yet."""
-        return [codes.UNSUPPORTED] * len(keys)
-
-    def batch_put_session_end(self, keys: Sequence[str]) -> list[int]:
-        """-1012 for each."""
-        return [codes.UNSUPPORTED] * len(keys)
-
-    def batch_put_session_revoke(self, keys: Sequence[str]) -> list[int]:
-        """-1012 for each."""
-        return [codes.UNSUPPORTED] * len(keys)
-
-    def batch_put_from_multi_buffer_ranges(self, keys: Sequence[str], *_: Any) -> list[int]:
-        """-1012 for each."""
-        return [codes.UNSUPPORTED] * len(keys)
 
 
 def bind_to_numa_node(node: int) -> None:

@@ -9,22 +9,23 @@ import ctypes
 import functools
 import itertools
 import os
-import re
 import threading
 from typing import Any, Callable, List, Optional, Sequence, Union
 
 from ... import store as ours
 from ..._calls import GetKeys, GetRanges, Piece, PutKeys
-from ..._pack import Key
+from ..._pack import Key, encode
 from ...buffers import Span, span
 from ...engine import Memory
 from ...errors import Busy, Code, McError, NotFound
-from . import codes
+from . import codes, patterns
+from .arguments import flag, lists, storable
 from .config import (ObjectDataType, Refused, ReplicateConfig, SoftPinAction, ignored, put_options,
                      shared_options, size_of, true_of)
 from .descriptors import (COMPLETE, Descriptor, DiskDescriptor, MemoryDescriptor, ReplicaDescriptor,
                           ReplicaStatus, describe)
 from .refusals import Refusals, bind_to_numa_node
+from .sessions import Sessions
 from .tensors import Tensors
 
 __all__ = ['BufferHandle', 'COMPLETE', 'Descriptor', 'DiskDescriptor', 'MemoryDescriptor',
@@ -81,6 +82,8 @@ def _coded(absent: Any = codes.NOT_SET_UP) -> Callable[[Any], Any]:
                 return codes.UNSUPPORTED
             except McError as e:
                 return codes.of_error(e)
+            except (OverflowError, ctypes.ArgumentError) as e:
+                raise TypeError(f'{method.__name__}: {e}') from None
         return call
     return wrap
 
@@ -93,14 +96,26 @@ def _span(address: int, size: int) -> Span:
     return Span(address, size, None)
 
 
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_bytes_of, value))
+    return value.nbytes if isinstance(value, memoryview) else value.bytes
+
+
 def _spans(addresses: Sequence[int], sizes: Sequence[int]) -> List[Span]:
     return [Span(address, size, None) for address, size in zip(addresses, sizes)]
 
 
-class MooncakeDistributedStore(Tensors, Refusals):
+def _of_get(code: int, key: Key) -> int:
+    """Of a read or a removal: what cannot be stored is not there."""
+    return codes.of(code) if storable(key) else codes.ABSENT
+
+
+class MooncakeDistributedStore(Sessions, Tensors, Refusals):
     """A client of the pool, and a part of it when `global_segment_size` is not 0."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._store: Optional[ours.Store] = None
         self._offered: Optional[ours.Offered] = None
         self._memories: dict[int, Memory] = {}
@@ -145,6 +160,7 @@ class MooncakeDistributedStore(Tensors, Refusals):
         store = ours.Store(master, name, near_cache=cache, tenant=tenant or None, **options)
         try:
             store.health(SETUP_SECONDS)
+            store.exists('-')  # waits for nodes that a master just started expects
         except McError:
             store.close()
             raise
@@ -159,6 +175,7 @@ class MooncakeDistributedStore(Tensors, Refusals):
         store, self._store = self._store, None
         self._offered = None
         self._memories.clear()
+        self._end_sessions()
         if store is not None:
             store.close()
         return 0
@@ -182,17 +199,39 @@ class MooncakeDistributedStore(Tensors, Refusals):
     # ---- puts
 
     def _put(self, keys: Sequence[Key], values: Sequence[Any], config: Optional[ReplicateConfig],
-             replace: bool = False) -> List[int]:
+             replace: bool = False, last: bool = False) -> List[int]:
         assert self._store is not None
-        once = dict(zip(reversed(keys), reversed(values)))  # a key that is there twice: its first
-        call = PutKeys(list(once), once.values(), put_options(config, replace))
-        self._store._run(call)
-        done = dict(zip(once, map(codes.of_put, call.results.codes)))
-        return [done[key] for key in keys]
+        how = put_options(config, replace, len(keys))
+        if not lists(keys, values):
+            return [codes.INVALID] * len(keys)
+        full = [bool(_bytes_of(value)) for value in values]  # what has no bytes is not stored: -600
+        if how.code or not all(full):
+            list(map(encode, keys))  # those are not looked at below
+        if how.code:
+            return [how.code if some else codes.INVALID for some in full]
+        pairs = [(key, value) for key, value, some in zip(keys, values, full) if some]
+        once = dict(pairs if last else reversed(pairs))  # of a key that is there twice
+        done: dict[Key, int] = {}
+        for options, names in how.shares(keys):
+            names = [key for key in names if key in once and key not in done]
+            call = PutKeys(names, [once[key] for key in names], options)
+            self._store._run(call)
+            done.update(zip(names, map(codes.of_put, call.results.codes)))
+        return [done[key] if some else codes.INVALID for key, some in zip(keys, full)]
 
     def _put_all(self, keys: Sequence[Key], values: Sequence[Any],
                  config: Optional[ReplicateConfig], replace: bool = False) -> int:
-        return next((code for code in self._put(keys, values, config, replace) if code), 0)
+        if not lists(keys, values) or not all(map(_bytes_of, values)):
+            list(map(encode, keys))
+            put_options(config)
+            return codes.INVALID  # all of it, as theirs
+        done = self._put(keys, values, config, replace)
+        return next((code for code in done if code), 0)
+
+    def _put_some(self, key: Key, value: Any, config: Optional[ReplicateConfig],
+                  replace: bool = False) -> int:
+        """One value. Of no bytes it is not stored, and 0, as theirs."""
+        return self._put_all([key], [value], config, replace) if _bytes_of(value) else 0
 
     @_coded()
     def put(self, key: str, value: Any, config: Optional[ReplicateConfig] = None) -> Any:
@@ -202,38 +241,47 @@ class MooncakeDistributedStore(Tensors, Refusals):
     @_coded()
     def put_parts(self, key: str, *parts: Any, config: Optional[ReplicateConfig] = None) -> Any:
         """One value of several buffers."""
-        return self._put_all([key], [list(parts)], config)
+        return self._put_some(key, list(map(memoryview, parts)), config)
 
     @_coded()
     def put_batch(self, keys: Sequence[str], values: Sequence[Any],
                   config: Optional[ReplicateConfig] = None) -> Any:
         """The first failure, else 0."""
-        return self._put_all(keys, values, config)
+        return self._put_all(keys, list(map(memoryview, values)), config)
 
     @_coded()
     def put_from(self, key: str, buffer_ptr: int, size: int,
                  config: Optional[ReplicateConfig] = None) -> Any:
         """From memory by address."""
-        return self._put_all([key], [_span(buffer_ptr, size)], config)
+        return self._put_some(key, _span(buffer_ptr, size), config)
 
     @_coded(_each)
     def batch_put_from(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int],
                        config: Optional[ReplicateConfig] = None) -> Any:
         """From memory by address; a code for each."""
-        return self._put(keys, _spans(buffer_ptrs, sizes), config)
+        return self._put_at(keys, buffer_ptrs, sizes, config, False)
+
+    def _put_at(self, keys: Sequence[str], buffer_ptrs: Sequence[int], sizes: Sequence[int],
+                config: Optional[ReplicateConfig], replace: bool) -> List[int]:
+        if not lists(keys, buffer_ptrs, sizes):
+            return [codes.INVALID] * len(keys)
+        return self._put(keys, _spans(buffer_ptrs, sizes), config, replace, last=True)
 
     @_coded()
     def put_from_with_metadata(self, key: str, buffer_ptr: int, metadata_buffer_ptr: int, size: int,
                                metadata_size: int, config: Optional[ReplicateConfig] = None) -> Any:
         """The metadata comes first in the value."""
         parts = [_span(metadata_buffer_ptr, metadata_size), _span(buffer_ptr, size)]
-        return self._put_all([key], [parts], config)
+        return self._put_some(key, parts if size else [], config)
 
     @_coded(lambda _: [])
     def batch_put_from_multi_buffers(self, keys: Sequence[str], all_buffer_ptrs: Pieces,
                                      all_sizes: Pieces,
                                      config: Optional[ReplicateConfig] = None) -> Any:
         """Values that lie in several places each; a code for each."""
+        if not lists(keys, all_buffer_ptrs, all_sizes) or not all(
+                map(lists, all_buffer_ptrs, all_sizes)):
+            return [codes.INVALID] * len(keys)
         return self._put(keys, list(map(_spans, all_buffer_ptrs, all_sizes)), config)
 
     @_coded()
@@ -244,25 +292,25 @@ class MooncakeDistributedStore(Tensors, Refusals):
     @_coded()
     def upsert_parts(self, key: str, *parts: Any, config: Optional[ReplicateConfig] = None) -> Any:
         """As put_parts; what is there is replaced."""
-        return self._put_all([key], [list(parts)], config, True)
+        return self._put_some(key, list(map(memoryview, parts)), config, True)
 
     @_coded()
     def upsert_batch(self, keys: Sequence[str], values: Sequence[Any],
                      config: Optional[ReplicateConfig] = None) -> Any:
         """As put_batch; what is there is replaced."""
-        return self._put_all(keys, values, config, True)
+        return self._put_all(keys, list(map(memoryview, values)), config, True)
 
     @_coded()
     def upsert_from(self, key: str, buffer_ptr: int, size: int,
                     config: Optional[ReplicateConfig] = None) -> Any:
         """As put_from; what is there is replaced."""
-        return self._put_all([key], [_span(buffer_ptr, size)], config, True)
+        return self._put_some(key, _span(buffer_ptr, size), config, True)
 
     @_coded(_each)
     def batch_upsert_from(self, keys: Sequence[str], buffer_ptrs: Sequence[int],
                           sizes: Sequence[int], config: Optional[ReplicateConfig] = None) -> Any:
         """As batch_put_from; what is there is replaced."""
-        return self._put(keys, _spans(buffer_ptrs, sizes), config, True)
+        return self._put_at(keys, buffer_ptrs, sizes, config, True)
 
     # ---- gets
 
@@ -271,8 +319,8 @@ class MooncakeDistributedStore(Tensors, Refusals):
         assert self._store is not None
         call = GetKeys(keys, values)
         self._store._run(call)
-        return [codes.of(code) if code else size
-                for code, size in zip(call.results.codes, call.results.bytes)]
+        return [_of_get(code, key) if code else size
+                for code, size, key in zip(call.results.codes, call.results.bytes, keys)]
 
     @_coded(b'')
     def _bytes(self, key: str) -> Any:
@@ -285,8 +333,9 @@ class MooncakeDistributedStore(Tensors, Refusals):
         return value if isinstance(value, bytes) else b''
 
     def get_batch(self, keys: Sequence[str]) -> List[bytes]:
-        """The values, b'' for those that are absent or not readable."""
-        return [self.get(key) for key in keys]
+        """The values, b'' for those that are absent or not readable; one b'' for no keys."""
+        lists(keys)
+        return [self.get(key) for key in keys] or [b'']
 
     def get_buffer(self, key: str) -> Optional[BufferHandle]:
         """The value in memory of its own; None when it is absent or not readable."""
@@ -298,6 +347,7 @@ class MooncakeDistributedStore(Tensors, Refusals):
 
     def batch_get_buffer(self, keys: Sequence[str]) -> List[Optional[BufferHandle]]:
         """As get_buffer, for each."""
+        lists(keys)
         return [self.get_buffer(key) for key in keys]
 
     @_coded(_each)
@@ -313,68 +363,79 @@ class MooncakeDistributedStore(Tensors, Refusals):
     def batch_get_into(self, keys: Sequence[str], buffer_ptrs: Sequence[int],
                        sizes: Sequence[int]) -> Any:
         """For each the value's bytes, or a code."""
+        if not lists(keys, buffer_ptrs, sizes):
+            return [codes.INVALID] * len(keys)
         return self._get(keys, _spans(buffer_ptrs, sizes))
 
     @_coded(lambda _: [])
     def batch_get_into_multi_buffers(self, keys: Sequence[str], all_buffer_ptrs: Pieces,
                                      all_sizes: Pieces,
                                      prefer_alloc_in_same_node: bool = False) -> Any:
-        """Values into several places each: their bytes, or a code."""
-        return self._get(keys, list(map(_spans, all_buffer_ptrs, all_sizes)))
+        """Values into several places each: their bytes, or a code. The places are as large as the
+        value, or it is -800 (theirs has moved nothing then, ours may have)."""
+        if not lists(keys, all_buffer_ptrs, all_sizes):
+            return [codes.INVALID] * len(keys)
+        done = self._get(keys, list(map(_spans, all_buffer_ptrs, all_sizes)))
+        return [codes.MOVED_OTHER if code >= 0 and code != sum(sizes) else code
+                for code, sizes in zip(done, all_sizes)]
 
     @_coded(_each)
     def _ranges(self, keys: Sequence[Key], pieces: Sequence[Sequence[Piece]]) -> Any:
         assert self._store is not None
         call = GetRanges(keys, pieces)
         self._store._run(call)
-        return [codes.of(code) if code else size
-                for code, size in zip(call.results.codes, call.results.bytes)]
+        return [_of_get(code, key) if code else size
+                for code, size, key in zip(call.results.codes, call.results.bytes, keys)]
 
     def get_into_ranges(self, buffer_ptrs: Sequence[int], all_keys: Sequence[Sequence[str]],
                         all_dst_offsets: Sequence[Pieces], all_src_offsets: Sequence[Pieces],
                         all_sizes: Sequence[Pieces]) -> List[List[List[int]]]:
-        """Parts of values, by buffer, key and fragment: bytes or a code."""
-        names, pieces = [], []
+        """Parts of values, by buffer, key and fragment: bytes or a code. The buffers are
+        registered, and lists that do not fit each other are -600 throughout."""
+        whole = lists(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets, all_sizes) and all(
+            lists(*each) and all(map(lists, *each[1:]))
+            for each in zip(all_keys, all_dst_offsets, all_src_offsets, all_sizes))
+        if not whole:
+            return [[[codes.INVALID for _ in places] for places in of_key]
+                    for of_key in all_dst_offsets]
+        asked, pieces = [], []
         for base, keys, *parts in zip(buffer_ptrs, all_keys, all_dst_offsets, all_src_offsets,
                                       all_sizes):
             for key, *fragments in zip(keys, *parts):
                 for to, begin, size in zip(*fragments):
-                    names.append(key)
-                    pieces.append([Piece(_span(base + to, size), begin)])
-        done = iter(self._ranges(names, pieces))
-        return [[[next(done) for _ in sizes] for sizes in of_key] for of_key in all_sizes]
+                    known = self._registered(base + to, size)
+                    asked.append(key if known else None)
+                    if known:
+                        pieces.append([Piece(_span(base + to, size), begin)])
+        done = iter(self._ranges([key for key in asked if key is not None], pieces))
+        each = (codes.INVALID if key is None else next(done) for key in asked)
+        return [[[next(each) for _ in sizes] for sizes in of_key] for of_key in all_sizes]
 
-    def batch_get_into_multi_buffer_ranges(self, keys: Sequence[str], all_buffer_ptrs: Pieces,
-                                           all_sizes: Pieces, all_src_offsets: Pieces) -> List[int]:
-        """Parts of values, several of each: their bytes, or a code."""
-        pieces = [[Piece(_span(to, size), begin) for to, size, begin in zip(*parts)]
-                  for parts in zip(all_buffer_ptrs, all_sizes, all_src_offsets)]
-        done: List[int] = self._ranges(keys, pieces)
-        return done
-
-    def batch_get_session_start(self, keys: Sequence[str]) -> List[int]:
-        """Leases each, so that it stays: 0, or a code."""
-        return [min(self.get_size(key), 0) for key in keys]
-
-    def batch_get_session_end(self, keys: Sequence[str]) -> int:
-        """0: leases end by themselves."""
-        return 0 if self._store is not None else codes.NOT_SET_UP
+    def _registered(self, address: int, size: int) -> bool:
+        with self._lock:
+            return any(m.address <= address and address + size <= m.address + m.nbytes
+                       for m in self._memories.values())
 
     # ---- what is there
 
     @_coded()
     def is_exist(self, key: str) -> Any:
-        """1, 0, or a code."""
-        assert self._store is not None
-        return int(self._store.exists(key))
+        """1, 0, or a code. What is there is leased."""
+        size = self.get_size(key)
+        return 0 if size == codes.ABSENT else min(size, 1) or 1
 
     @_coded(_each)
     def _exist(self, keys: Sequence[str]) -> Any:
         assert self._store is not None
-        return list(map(int, self._store.exists_many(keys)))
+        found = self._store.exists_many(keys)
+        there = [key for key, is_there in zip(keys, found) if is_there]
+        if there:
+            self._store.match_prefix(there)  # leases them
+        return list(map(int, found))
 
     def batch_is_exist(self, keys: Sequence[str]) -> List[int]:
-        """1 or 0 for each; all -1 when the call fails."""
+        """1 or 0 for each; all -1 when the call fails. What is there is leased."""
+        lists(keys)
         found = self._exist(keys)
         return found if isinstance(found, list) else [-1] * len(keys)
 
@@ -382,7 +443,7 @@ class MooncakeDistributedStore(Tensors, Refusals):
     def get_size(self, key: str) -> Any:
         """Bytes, or a code."""
         assert self._store is not None
-        return self._store.size(key)
+        return self._store.size(key) if storable(key) else codes.ABSENT
 
     def get_replica_desc(self, key: str) -> List[ReplicaDescriptor]:
         """Where copies lie; none when the key is absent."""
@@ -395,6 +456,7 @@ class MooncakeDistributedStore(Tensors, Refusals):
 
     def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, List[ReplicaDescriptor]]:
         """Where copies lie, of each key that is there."""
+        lists(keys)
         found = {key: self.get_replica_desc(key) for key in keys}
         return {key: places for key, places in found.items() if places}
 
@@ -404,8 +466,13 @@ class MooncakeDistributedStore(Tensors, Refusals):
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> Any:
         """A code for each."""
         assert self._store is not None
-        done = self._store.remove_many(keys, force)
-        return [codes.of_remove(done[key].code) for key in keys]
+        lists(keys)
+        names = [key for key in dict.fromkeys(keys) if storable(key)]
+        done = self._store.remove_many(names, flag(force))
+        found = {key: codes.of_remove(done[key].code) for key in names}
+        again = {key: codes.ABSENT if code == 0 else code for key, code in found.items()}
+        return [(again if key in keys[:n] else found).get(key, codes.ABSENT)
+                for n, key in enumerate(keys)]
 
     def remove(self, key: str, force: bool = False) -> int:
         """0, or a code: -706 while it is leased."""
@@ -418,29 +485,30 @@ class MooncakeDistributedStore(Tensors, Refusals):
         """How many were removed."""
         assert self._store is not None
         try:
-            return self._store.remove_prefix('', force)
+            return self._store.remove_prefix('', flag(force))
         except Busy as e:
             return getattr(e, 'removed', 0)
 
     @_coded()
     def remove_by_regex(self, regex_pattern: str, force: bool = False) -> Any:
-        """How many were removed; -600 for a pattern that does not compile."""
+        """How many were removed; -600 for a pattern (ECMAScript) that does not compile."""
         assert self._store is not None
         try:
-            pattern = re.compile(regex_pattern)
-        except re.error:
+            pattern = patterns.compiled(regex_pattern)
+        except ValueError:
             return codes.INVALID
-        keys = [listed.key for listed in self._store.list() if pattern.search(listed.key)]
-        return sum(r.code is Code.OK for r in self._store.remove_many(keys, force).values())
+        keys = [listed.key for listed in self._store.list() if pattern.search(encode(listed.key))]
+        return sum(r.code is Code.OK for r in self._store.remove_many(keys, flag(force)).values())
 
     # ---- memory
 
     @_coded()
     def register_buffer(self, buffer_ptr: int, size: int) -> Any:
-        """0, or a code: -600 when it is registered already."""
+        """0, or a code: -600 when a part of it is registered already."""
         assert self._store is not None
         with self._lock:
-            if buffer_ptr in self._memories:
+            if any(m.address < buffer_ptr + size and buffer_ptr < m.address + m.nbytes
+                   for m in self._memories.values()):
                 return codes.INVALID
             self._memories[buffer_ptr] = self._store.register(_span(buffer_ptr, size))
         return 0
