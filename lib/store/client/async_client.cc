@@ -1,5 +1,6 @@
 #include "store/client/async_client.h"
 
+#include <algorithm>
 #include <type_traits>
 #include <utility>
 
@@ -35,6 +36,7 @@ AsyncClient::~AsyncClient() {
     Lock lock(mutex_);
     stopping_ = true;
     jobs_.clear();
+    hints_.clear();
   }
   changed_.notify_all();
   for (auto& thread : threads_) thread.join();
@@ -43,22 +45,36 @@ AsyncClient::~AsyncClient() {
 void AsyncClient::run(Client& client) {
   for (;;) {
     Job job;
+    auto urgency = Urgency::kCall;
     {
       Lock lock(mutex_);
-      while (jobs_.empty() && !stopping_) changed_.wait(mutex_);
+      while (!stopping_ && !take(job, urgency)) changed_.wait(mutex_);
       if (stopping_) return;
-      job = std::move(jobs_.front());
-      jobs_.pop_front();
     }
     job(client);
+    if (urgency == Urgency::kCall) continue;
+    Lock lock(mutex_);
+    --hinting_;
   }
 }
 
-bool AsyncClient::enqueue(Job job) {
+bool AsyncClient::take(Job& job, Urgency& urgency) {
+  const size_t hints_most = std::max<size_t>(clients_.size(), 2) - 1;
+  urgency = jobs_.empty() ? Urgency::kHint : Urgency::kCall;
+  auto& queue = urgency == Urgency::kCall ? jobs_ : hints_;
+  if (queue.empty() || (urgency == Urgency::kHint && hinting_ == hints_most)) return false;
+  hinting_ += urgency == Urgency::kHint;
+  job = std::move(queue.front());
+  queue.pop_front();
+  return true;
+}
+
+bool AsyncClient::enqueue(Job job, Urgency urgency) {
   {
     Lock lock(mutex_);
-    if (jobs_.size() >= queue_max_) return false;
-    jobs_.push_back(std::move(job));
+    auto& queue = urgency == Urgency::kCall ? jobs_ : hints_;
+    if (queue.size() >= queue_max_) return false;
+    queue.push_back(std::move(job));
   }
   changed_.notify_one();
   return true;
@@ -78,11 +94,12 @@ void AsyncClient::answer(std::function<void()> callback) {
 
 template <class R>
 void AsyncClient::submit(std::function<R(Client&)> call, std::function<R(const Error&)> failed,
-                         Done<R> done) {
+                         Done<R> done, Urgency urgency) {
   auto shared = std::make_shared<Done<R>>(std::move(done));
-  const bool queued = enqueue([this, call = std::move(call), shared](Client& client) {
+  Job job = [this, call = std::move(call), shared](Client& client) {
     answer([shared, result = call(client)]() mutable { (*shared)(std::move(result)); });
-  });
+  };
+  const bool queued = enqueue(std::move(job), urgency);
   if (queued) return;
   loop_.post([alive = std::weak_ptr(alive_), shared, result = failed(busy(queue_max_))]() mutable {
     if (!alive.expired()) (*shared)(std::move(result));
@@ -128,7 +145,7 @@ void AsyncClient::put_batch(std::vector<PutItem> items, PutAs as,
 
 void AsyncClient::prefetch(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) {
   submit<Result<uint64_t>>([keys = std::move(keys)](Client& c) { return c.prefetch(keys); },
-                           [](const Error& e) { return fail(e); }, std::move(done));
+                           [](const Error& e) { return fail(e); }, std::move(done), Urgency::kHint);
 }
 
 void AsyncClient::get_batch(std::vector<GetItem> items, Done<std::vector<Result<uint64_t>>> done,

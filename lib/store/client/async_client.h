@@ -4,10 +4,11 @@
 //   store.match_prefix(keys, [&](Result<uint64_t> hits) {...});
 //   store.get_batch(std::move(items), [&](std::vector<Result<uint64_t>> bytes) {...});
 //
-// Calls return at once. A get that waits for keys occupies one thread meanwhile.
+// Calls return at once. A get that waits for keys occupies one thread meanwhile. Hints to prefetch
+// run when no other call waits, and leave it a thread if there are two.
 //
 // Requires: the memory that an item names stays valid until the call's callback has run.
-// Errors: kBusy when `queue_max` calls wait.
+// Errors: kBusy when `queue_max` calls wait, or as many hints.
 // Thread: the loop's. The destructor waits for the calls in progress (bounded by `timeout`) and
 // drops those still queued. No callback runs after it.
 #pragma once
@@ -54,9 +55,12 @@ class AsyncClient {
   using Job = std::function<void(Client&)>;
   AsyncClient(io::Loop& loop, size_t queue_max);
   void run(Client& client);
-  bool enqueue(Job job);
+  enum class Urgency : uint8_t { kCall, kHint };
+  bool enqueue(Job job, Urgency urgency);
+  bool take(Job& job, Urgency& urgency) MC_REQUIRES(mutex_);
   template <class R>
-  void submit(std::function<R(Client&)> call, std::function<R(const Error&)> failed, Done<R> done);
+  void submit(std::function<R(Client&)> call, std::function<R(const Error&)> failed, Done<R> done,
+              Urgency urgency = Urgency::kCall);
   void answer(std::function<void()> callback);
 
   io::Loop& loop_;
@@ -66,7 +70,8 @@ class AsyncClient {
   std::vector<std::thread> threads_;
   Mutex mutex_;
   Condition changed_;
-  std::deque<Job> jobs_ MC_GUARDED_BY(mutex_);
+  std::deque<Job> jobs_ MC_GUARDED_BY(mutex_), hints_ MC_GUARDED_BY(mutex_);
+  size_t hinting_ MC_GUARDED_BY(mutex_) = 0;  // hints that run
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
 };
 
