@@ -1,0 +1,1 @@
+"""Stands in for SGLang in the gate: the names that mc.sglang uses."""
