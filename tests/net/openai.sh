@@ -22,7 +22,7 @@ check 200 '.usage.prompt_tokens == 5' "{\"model\":\"$model\",\"prompt\":[1,2,3,4
 check 400 '.error.type == "invalid_request_error"' '{"model":'
 check 400 '.error.param == "prompt"' "{\"model\":\"$model\",\"prompt\":{\"a\":1}}"
 check 400 '.error.param == "max_tokens"' "{\"model\":\"$model\",\"prompt\":\"x\",\"max_tokens\":\"ten\"}"
-check 400 '.error.param == "n"' "{\"model\":\"$model\",\"prompt\":\"x\",\"n\":2}"
+check 400 '.error.param == "n"' "{\"model\":\"$model\",\"prompt\":\"x\",\"n\":17}"
 check 404 '.error.code == "model_not_found"' '{"model":"gpt-9","prompt":"x"}'
 check 400 '.error.code == "context_length_exceeded"' \
   "{\"model\":\"$model\",\"prompt\":\"x\",\"max_tokens\":99999999}"
