@@ -276,6 +276,7 @@ void PrefillWorker::delivered(const JobPtr& job) {
   counters_.transfer.observe(d.transfer_ms / 1000);
   if (job->reply) (*job->reply)(d);
   job->reply.reset();
+  if (job->committed_early) (void)commit({job->tx, job->kv.request});
 }
 
 }  // namespace mc::serve

@@ -277,10 +277,13 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
     return fail(Code::kNotFound,
                 "no transaction %llu of '%s': it was committed, aborted or expired",
                 static_cast<unsigned long long>(m.tx), escape(m.request).c_str());
-  // The first token may overtake the answer of KvReady. Nothing of the request is busy then.
-  if (job->failure || job->busy > 0 ||
-      (job->stage != Stage::kDelivered && job->stage != Stage::kSending))
-    return fail(Code::kBusy, "request '%s' is not delivered yet", escape(job->kv.request).c_str());
+  if (job->failure)
+    return fail(Code::kBusy, "request '%s' has failed", escape(job->kv.request).c_str());
+  // The first token may overtake the answer of KvReady, and, of a prompt that the decode worker
+  // computed itself, all of its KV here. Then it ends when nothing of it is busy.
+  job->committed_early =
+      job->stage != Stage::kDelivered && (job->busy > 0 || job->stage != Stage::kSending);
+  if (job->committed_early) return TxCommitted{blocks_.events_last()};
   if (job->stage == Stage::kSending) delivered(job);
   MC_TRY_(blocks_.commit(job->tx));
   by_request_.erase(job->kv.request);

@@ -134,6 +134,7 @@ class PrefillWorker {
     bool fetching = false;         // from another prefill worker
     std::optional<Error> failure;  // the first cause; ends when `busy` is 0
     bool aborted = false;          // by the conductor
+    bool committed_early = false;  // before it is delivered: ends then
     Reservation target;            // for the other stages of a pipeline
     std::string cache_salt;        // for them too
     bool in_pipeline = false;      // the other stages know it

@@ -293,6 +293,28 @@ TEST_CASE("blocks by state sum to the pool in the metrics") {
   CHECK(pair.p_metrics.gauge("mc_engine_blocks", "", {{"state", "cached"}}).value() == 3);
 }
 
+TEST_CASE("a commit before the KV is delivered ends the transaction when it is") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  PairOptions options;
+  options.time_scale = 1;  // it computes for a while
+  Pair pair(loop, options);
+  const auto prompt = prompt_of(400, 1);
+  const auto target = pair.reserve("a", prompt, 4);
+  REQUIRE(target);
+  const auto tx = pair.allocate("a", prompt, *target, 600'000);  // its lease ends in ten minutes
+  REQUIRE(tx);
+  bool done = false;
+  pair.to_p->call<Prefill>(Prefill{tx->tx}, 20s * kSlow,
+                           [&](const Result<PrefillDone>& d) { done = d.has_value(); });
+  CHECK(pair.call(*pair.to_p, TxCommit{tx->tx}));
+  CHECK_FALSE(done);
+  CHECK(pair.until([&] { return done && pair.answers["a"].finish == "length"; }));
+  CHECK(pair.comes_to_rest());
+  CHECK(pair.prefill->cache().counts().cached == 400 / kBlock);
+  CHECK(pair.call(*pair.to_p, TxCommit{tx->tx}).error().code == Code::kNotFound);
+}
+
 }  // namespace
 
 }  // namespace prefill_worker_test
