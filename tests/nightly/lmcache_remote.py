@@ -1,8 +1,10 @@
-"""mc.lmcache's remote storage plugin, driven by LMCache's own classes: run it with the Python of an
+"""mc.lmcache's remote storage plugin, and LMCache's Mooncake connector over mc's import shim, driven by LMCache's own
+classes: run it with the Python of an
 environment that has LMCache (tests/nightly/lmcache.sh). Ends with 1 if something is wrong."""
 
 import asyncio
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -32,10 +34,10 @@ def check(good, what):
 class Engine:
     """What an engine's process has of LMCache."""
 
-    def __init__(self, master, meta, **entries):
+    def __init__(self, master, meta, plugin='mc', **entries):
         self.config = LMCacheEngineConfig.from_defaults(
             chunk_size=CHUNK, local_cpu=False, max_local_cpu_size=0.25, remote_serde='naive',
-            blocking_timeout_secs=30, remote_storage_plugins=['mc'],
+            blocking_timeout_secs=30, remote_storage_plugins=[plugin],
             extra_config={
                 'remote_storage_plugin.mc.module_path': 'mc.lmcache',
                 'remote_storage_plugin.mc.class_name': 'McConnectorAdapter',
@@ -47,7 +49,7 @@ class Engine:
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
-        self.remote = RemoteBackend(self.config, self.metadata, self.loop, self.local, 'cpu', plugin_name='mc')
+        self.remote = RemoteBackend(self.config, self.metadata, self.loop, self.local, 'cpu', plugin_name=plugin)
 
     def key(self, number):
         return CacheEngineKey('model/x', 1, 0, number, torch.bfloat16)
@@ -167,14 +169,32 @@ def trouble(c, engine, name, full):
     check(engine.used() == free, f'{name}: nothing stays allocated')
 
 
+def through_the_shim(meta):
+    """LMCache's own connector for Mooncake; `mooncake` is mc's. Its name for the master is one that Mooncake's dict knows."""
+    name = f'mooncakestore, save_chunk_meta {meta}'
+    with mc.cluster.Cluster(nodes=1, size='256MiB') as c:
+        words = {'local_hostname': '127.0.0.1', 'metadata_server': 'P2PHANDSHAKE', 'global_segment_size': 0,
+                 'local_buffer_size': 0, 'protocol': 'tcp', 'mooncake_master_server_addr': c.master, 'transfer_timeout': 5}
+        one, two = (Engine(c.master, meta, 'mooncakestore', **words) for _ in range(2))
+        check(type(one.remote.connection.getWrappedConnector()).__name__ == 'MooncakestoreConnector', f'{name}: LMCache made it')
+        one.put(range(4))
+        full = (True, (2, LAYERS, CHUNK, HEADS * HEAD))
+        check(two.remote.batched_contains([two.key(n) for n in range(6)]) == 4, f'{name}: another process finds 4 chunks')
+        check(two.get(range(5)) == [full] * 4 + [None], f'{name}: bytes and shapes are those that were put')
+        for engine in (one, two):
+            engine.close()
+
+
 def refused():
     engine = Engine('127.0.0.1:1', True)
     check(engine.remote is None, 'without a namespace it does not start')
 
 
 if __name__ == '__main__':
+    sys.path.append(str(pathlib.Path(mc.__file__).parent / 'compat/shim'))
     for meta in (True, False):
         both_ways(meta)
+        through_the_shim(meta)
     try:
         refused()
     except Exception as e:

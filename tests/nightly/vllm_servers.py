@@ -106,7 +106,7 @@ class Pool:
 class Server:
     """`vllm serve`. `pool` None: without mc. `transfer` changes what --kv-transfer-config says."""
 
-    def __init__(self, folder, name, version, pool, *, kv='1G', longest=4096, flags=(), role='kv_both',
+    def __init__(self, folder, name, version, pool, *, kv='1G', longest=4096, flags=(), path=(), role='kv_both',
                  transfer=lambda said: said, threads=os.environ.get('OMP_NUM_THREADS', '1'), wait=True, port=None,
                  **extra):
         self.name, self.port = name, port or free_port()
@@ -123,7 +123,8 @@ class Server:
             command += ['--kv-transfer-config', json.dumps(transfer(said))]
         self.begun = time.monotonic()
         self.process = Process(
-            folder, name, command, MC_LIBRARY=str(BIN.resolve() / 'libmc.so'), PYTHONPATH=str(ROOT / 'lib/python'),
+            folder, name, command, MC_LIBRARY=str(BIN.resolve() / 'libmc.so'),
+            PYTHONPATH=os.pathsep.join(map(str, (ROOT / 'lib/python', *path))),
             VLLM_CPU_OMP_THREADS_BIND='nobind', OMP_NUM_THREADS=threads, HF_HUB_OFFLINE='1', VLLM_NO_USAGE_STATS='1',
             VLLM_SERVER_DEV_MODE='1')
         if wait:
