@@ -97,11 +97,28 @@ const tests = {
       { model, prompt, max_tokens: 1, cache_salt: 'another' });
     must(salted.usage.prompt_tokens_details.cached_tokens === 0, 'a salt shares a cache');
   },
+  async 'choices and logprobs'() {
+    const ask = { model, prompt: ['once', 'upon'], n: 2, seed: 3, max_tokens: 4, ignore_eos: true, logprobs: 2 };
+    const whole = await client.completions.create(ask);
+    must(whole.choices.map((c) => c.index).join() === '0,1,2,3', JSON.stringify(whole.choices));
+    must(whole.choices.every((c) => c.logprobs.tokens.length === 4 && c.logprobs.token_logprobs.every((l) => l < 0)),
+      JSON.stringify(whole.choices));
+    const texts = ['', '', '', ''];
+    for await (const chunk of await client.completions.create({ ...ask, stream: true }))
+      for (const c of chunk.choices) texts[c.index] += c.text;
+    must(texts.every((text, i) => text === whole.choices[i].text), JSON.stringify([texts, whole.choices]));
+    const best = await client.completions.create({ ...ask, prompt: 'once', n: 1, best_of: 3, logprobs: undefined });
+    must(best.choices.length === 1 && best.usage.completion_tokens === 12, JSON.stringify(best));
+    const chat = await client.chat.completions.create({ model, messages: [{ role: 'user', content: 'hi' }],
+      max_tokens: 2, logprobs: true, top_logprobs: 3, logit_bias: { 65: 100 }, frequency_penalty: 0.5 });
+    must(chat.choices[0].message.content === 'AA', JSON.stringify(chat));
+    must(chat.choices[0].logprobs.content[0].top_logprobs.length === 3, JSON.stringify(chat));
+  },
   async errors() {
     const one = (more) => client.completions.create({ model, prompt: 'x', ...more });
     await refused('an unknown model', one({ model: 'no-such-model' }), OpenAI.NotFoundError,
       (e) => e.code === 'model_not_found' && e.param === 'model');
-    await refused('n = 2', one({ n: 2 }), OpenAI.BadRequestError,
+    await refused('n = 17', one({ n: 17 }), OpenAI.BadRequestError,
       (e) => e.param === 'n' && e.type === 'invalid_request_error');
     await refused('too long', one({ max_tokens: 99999999 }), OpenAI.BadRequestError,
       (e) => e.code === 'context_length_exceeded');
