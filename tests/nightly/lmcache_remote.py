@@ -185,6 +185,16 @@ def through_the_shim(meta):
             engine.close()
 
 
+def named_directly():
+    """The connector's class in place of the adapter's."""
+    with mc.cluster.Cluster(nodes=1, size='64MiB') as c:
+        engine = Engine(c.master, True, **{'remote_storage_plugin.mc.class_name': 'McConnector',
+                                           'remote_storage_plugin.mc.namespace': 'direct'})
+        engine.put([1])
+        check(engine.get([1, 2]) == [(True, (2, LAYERS, CHUNK, HEADS * HEAD)), None], 'class_name McConnector: a chunk comes back')
+        engine.close()
+
+
 def refused():
     engine = Engine('127.0.0.1:1', True)
     check(engine.remote is None, 'without a namespace it does not start')
@@ -195,6 +205,7 @@ if __name__ == '__main__':
     for meta in (True, False):
         both_ways(meta)
         through_the_shim(meta)
+    named_directly()
     try:
         refused()
     except Exception as e:

@@ -129,7 +129,7 @@ def test_what_the_pool_does_not_answer_is_a_miss():
         while not one(client, client.submit_batch_set(['k'], views(1)[1]))[0]:
             pass
         os.kill(c.pid('master'), signal.SIGSTOP)
-        batches = [client.submit_batch_get(['k'], views(1)[1]) for _ in range(30)]
+        batches = [client.submit_batch_get(['k'], views(1)[1]) for _ in range(60)]
         batches += [client.submit_batch_exists(['k']), client.submit_batch_delete(['k'])]
         done = until(client, batches)
         assert not any(each and any(each) for _, _, each in done.values())
