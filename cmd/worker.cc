@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cmd/command.h"
+#include "sched/pool_index.h"
 #include "sched/prefill_order.h"
 
 namespace mc {
@@ -268,6 +269,10 @@ serve::Heartbeat WorkerShell::identity(const serve::RoleInstance& instance) cons
   me.block_tokens = options_.worker.block_size;
   me.context_max = whole_.context_max;
   me.srpf = options_.prefill_order == "srpf";
+  if (!options_.worker.master.empty() && options_.cpp_group.empty())
+    me.pool_reuse = static_cast<uint8_t>(options_.pool_reuse == "always" ? sched::PoolUse::kAlways
+                                         : options_.pool_reuse == "auto" ? sched::PoolUse::kAuto
+                                                                         : sched::PoolUse::kNever);
   me.ageing = options_.ageing;
   return me;
 }

@@ -5,7 +5,8 @@
 
 namespace mc::sched {
 namespace {
-constexpr double kWeight = 0.1;     // of the newest measurement
+constexpr double kWeight = 0.1;  // of the newest measurement
+constexpr double kPoolWeight = 0.3;
 constexpr double kFactorMax = 100;  // a measurement further off than this is a fault, not a trend
 constexpr uint64_t kBytesMin = 64 * 1024;  // below, latency hides the bandwidth
 constexpr double kCongestionWeight = 0.3;
@@ -28,6 +29,14 @@ double Cost::transfer_ms(uint64_t tokens) const {
   return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / bandwidth_;
 }
 
+double Cost::pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const {
+  if (memory_tokens + disk_tokens == 0) return 0;
+  const auto bytes = static_cast<double>(spec_.kv_bytes_per_token());
+  return kPoolRoundTripMs + 1e3 * bytes *
+                                (static_cast<double>(memory_tokens) / pool_memory_ +
+                                 static_cast<double>(disk_tokens) / pool_disk_);
+}
+
 double Cost::step_ms(uint64_t batch, uint64_t context_tokens) const {
   return 1e3 * cost::step_seconds(spec_, batch, context_tokens);
 }
@@ -44,6 +53,23 @@ void Cost::learn_transfer(uint64_t bytes, double measured_ms) {
   const double seen = static_cast<double>(bytes) / (measured_ms * 1e-3);
   const double model = spec_.cost.transfer_bytes_per_s;
   bandwidth_ += kWeight * (std::clamp(seen, model / kFactorMax, model * kFactorMax) - bandwidth_);
+}
+
+void Cost::learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms) {
+  if (!std::isfinite(measured_ms)) return;
+  const uint64_t token = spec_.kv_bytes_per_token();
+  const uint64_t tokens = disk_tokens > 0 ? disk_tokens : memory_tokens;
+  const double known = disk_tokens > 0 ? pool_ms(memory_tokens, 0) : 0;
+  const double ms = measured_ms - (known > 0 ? known : kPoolRoundTripMs);
+  if (tokens * token < kBytesMin || ms <= 0) return;
+  double& rate = disk_tokens > 0 ? pool_disk_ : pool_memory_;
+  const double start = disk_tokens > 0 ? kPoolDiskBytes : kPoolMemoryBytes;
+  const double seen = static_cast<double>(tokens * token) / (ms * 1e-3);
+  // The time is what adds up: the mean is of seconds a byte.
+  const double slow =
+      1 / rate +
+      kPoolWeight * (1 / std::clamp(seen, start / kFactorMax, start * kFactorMax) - 1 / rate);
+  rate = 1 / slow;
 }
 
 void Congestion::learn(double predicted_ms, double measured_ms, Time now) {

@@ -1,7 +1,9 @@
 // Predicts durations in milliseconds: the model's polynomial, corrected by measurements.
 //
 // The correction is one factor for prefill and one bandwidth for transfers. It follows slower
-// machines and congested links, and starts at the model's own numbers.
+// machines and congested links, and starts at the model's own numbers. Fetches from the pool have a
+// round trip and a bandwidth for each tier, which start at kPoolRoundTripMs, kPoolMemoryBytes and
+// kPoolDiskBytes.
 //
 // Thread: one owner. Pure: no clock. Source: Mooncake paper section 4.1.
 #pragma once
@@ -19,19 +21,27 @@ class Cost {
   double prefill_ms(uint64_t tokens, uint64_t reused) const;
   double spec_prefill_ms(uint64_t tokens, uint64_t reused) const;  // without the correction
   double transfer_ms(uint64_t tokens) const;  // KV of that many tokens between two nodes
+  // A fetch from the pool, by where the tokens' KV is. 0 for none.
+  double pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const;
   double step_ms(uint64_t batch, uint64_t context_tokens) const;
 
   void learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms);
   void learn_transfer(uint64_t bytes, double measured_ms);
+  // A fetch from the pool as measured. Of one from both tiers memory's share is known already.
+  void learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms);
 
   double prefill_factor() const { return factor_; }
   double transfer_bytes_per_s() const { return bandwidth_; }
+  static constexpr double kPoolRoundTripMs = 1;
+  static constexpr double kPoolMemoryBytes = 2e9, kPoolDiskBytes = 500e6;  // a second
+  double pool_bytes_per_s(bool disk) const { return disk ? pool_disk_ : pool_memory_; }
   const cost::ModelSpec& spec() const { return spec_; }
 
  private:
   cost::ModelSpec spec_;
   double factor_ = 1;
   double bandwidth_;
+  double pool_memory_ = kPoolMemoryBytes, pool_disk_ = kPoolDiskBytes;
 };
 
 // How many times longer a node's transfers take than what is predicted for all: a node whose link

@@ -23,26 +23,62 @@ double prefill_ms(const PrefillView& node, uint64_t tokens, uint64_t reused, con
   return node.rate->factor(cost.prefill_factor()) * cost.spec_prefill_ms(tokens, reused);
 }
 
-Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask,
+// The blocks of the pool that follow the first `have` tokens. One token at least is computed.
+PoolRun run_behind(uint64_t have, const View& view, const Ask& ask) {
+  if (view.pool.empty() || ask.tokens == 0) return {};
+  return view.pool.run(have / ask.block_tokens, (ask.tokens - 1) / ask.block_tokens);
+}
+
+uint64_t pooled_to(uint64_t have, const View& view, const Ask& ask) {
+  return have + run_behind(have, view, ask).blocks() * ask.block_tokens;
+}
+
+// What a node reuses when it begins with the first `have` tokens, and how long it takes from there.
+struct Reuse {
+  uint64_t tokens = 0, memory = 0, disk = 0;  // in all; of these from the pool, by tier
+  double pool_ms = 0, prefill_ms = 0;
+  double ms() const { return pool_ms + prefill_ms; }
+};
+
+Reuse go_on(const PrefillView& node, uint64_t have, const View& view, const Ask& ask,
+            const Cost& cost) {
+  Reuse r{.tokens = have, .prefill_ms = prefill_ms(node, ask.tokens, have, cost)};
+  if (node.pool == PoolUse::kNever || node.whole) return r;
+  const PoolRun run = run_behind(have, view, ask);
+  if (run.blocks() == 0) return r;
+  Reuse pooled{.tokens = have + run.blocks() * ask.block_tokens,
+               .memory = run.memory * ask.block_tokens,
+               .disk = run.disk * ask.block_tokens};
+  pooled.pool_ms = cost.pool_ms(pooled.memory, pooled.disk);
+  pooled.prefill_ms = prefill_ms(node, ask.tokens, pooled.tokens, cost);
+  return node.pool == PoolUse::kAlways || pooled.ms() < r.ms() ? pooled : r;
+}
+
+Candidate estimate(const PrefillView& node, uint64_t best_tokens, const View& view, const Ask& ask,
                    const PolicyOptions& options, const Cost& cost) {
   Candidate c;
   c.name = node.name;
   c.whole = node.whole;
-  c.local_tokens = c.reused_tokens = reusable(node, ask);
+  c.local_tokens = reusable(node, ask);
   c.queue_ms = node.queue_ms;
+  Reuse r = go_on(node, c.local_tokens, view, ask, cost);
   const auto local = static_cast<double>(c.local_tokens), best = static_cast<double>(best_tokens);
   if (options.policy == "kvcache" && !node.whole && best > local * options.balancing_threshold) {
     const double fetch = cost.transfer_ms(best_tokens - c.local_tokens);
-    const double saved =
-        cost.prefill_ms(ask.tokens, c.local_tokens) - cost.prefill_ms(ask.tokens, best_tokens);
-    if (fetch < saved) {
-      c.reused_tokens = best_tokens;
+    if (const Reuse longer = go_on(node, best_tokens, view, ask, cost);
+        fetch + longer.ms() < r.ms()) {
+      r = longer;
+      c.peer_tokens = best_tokens - c.local_tokens;
       c.fetch_ms = fetch;
     }
   }
-  c.prefill_ms = prefill_ms(node, ask.tokens, c.reused_tokens, cost);
+  c.reused_tokens = r.tokens;
+  c.pool_memory_tokens = r.memory;
+  c.pool_disk_tokens = r.disk;
+  c.pool_ms = r.pool_ms;
+  c.prefill_ms = r.prefill_ms;
   c.transfer_ms = node.whole ? 0 : node.congestion * cost.transfer_ms(ask.tokens);
-  c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.prefill_ms + c.transfer_ms;
+  c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.pool_ms + c.prefill_ms + c.transfer_ms;
   return c;
 }
 
@@ -91,12 +127,14 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
     const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
-    const double cold = trivial ? prefill_ms(nodes[i], ask.tokens, 0, cost) : 0;
+    const double cold = trivial ? go_on(nodes[i], 0, view, ask, cost).ms() : 0;
     return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, c.queue_ms, ties(i));
   });
   const Candidate& c = candidates[at];
+  if (trivial && c.pool_tokens() > 0) return {at, "shortest queue, fetching from the pool"};
   if (best_tokens == 0) return {at, "nothing cached, shortest queue"};
   if (trivial) return {at, "trivial match, shortest queue"};
+  if (c.pool_tokens() > 0) return {at, "shortest ttft, fetching from the pool"};
   if (c.fetch_ms > 0) return {at, "shortest ttft, fetching a longer match"};
   if (c.local_tokens == best_tokens) return {at, "shortest ttft, longest match"};
   return {at, "shortest ttft despite a shorter match"};
@@ -154,10 +192,11 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   std::vector<size_t> usable;
   const auto decode = pick_decode(view, ask, cost, &d.tbt_ms);
   uint64_t fetchable = 0;  // a node that is busy can still be fetched from
+  uint64_t held = 0;       // by any
   for (size_t i = 0; i < view.prefill.size(); ++i) {
     const PrefillView& node = view.prefill[i];
     const uint64_t tokens = reusable(node, ask);
-    d.best_tokens = std::max(d.best_tokens, tokens);
+    held = std::max(held, tokens);
     if (!node.whole) fetchable = std::max(fetchable, tokens);
     if (node.usable && (node.whole || decode)) usable.push_back(i);
   }
@@ -166,9 +205,10 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   d.verdict = prefills ? Verdict::kNoDecode : Verdict::kNoPrefill;
   d.reason = prefills ? "no decode node is usable" : "no prefill node is usable";
   if (usable.empty()) return d;
+  d.best_tokens = std::max(pooled_to(0, view, ask), pooled_to(held, view, ask));
   for (const PrefillView& node : view.prefill)
-    d.candidates.push_back(estimate(node, fetchable, ask, options, cost));
-  auto [at, reason] = pick_prefill(view, usable, d.candidates, d.best_tokens, ask, options, cost);
+    d.candidates.push_back(estimate(node, fetchable, view, ask, options, cost));
+  auto [at, reason] = pick_prefill(view, usable, d.candidates, held, ask, options, cost);
   d.prefill = at;
   d.decode = decode.value_or(0);
   d.chosen = d.candidates[at];
@@ -193,22 +233,38 @@ std::string candidates_text(const Decision& d, size_t most) {
   for (size_t i = 0; i < n; ++i) {
     const Candidate& c = *order[i];
     text += strf("%s%s %.1f+%.1f+%.1f+%.1f=%.1f ms (%llu tokens)", i > 0 ? ", " : "",
-                 c.name.c_str(), c.queue_ms, c.fetch_ms, c.prefill_ms, c.transfer_ms, c.ttft_ms,
-                 static_cast<unsigned long long>(c.reused_tokens));
+                 c.name.c_str(), c.queue_ms, c.fetch_ms + c.pool_ms, c.prefill_ms, c.transfer_ms,
+                 c.ttft_ms, static_cast<unsigned long long>(c.reused_tokens));
   }
   if (n < order.size()) text += strf(", and %zu more", order.size() - n);
+  return text;
+}
+
+std::string reuse_text(const Candidate& c) {
+  std::string text;
+  const auto add = [&](uint64_t tokens, const char* where) {
+    if (tokens > 0)
+      text += strf("%s%llu %s", text.empty() ? "" : ", ", static_cast<unsigned long long>(tokens),
+                   where);
+  };
+  add(c.local_tokens, "local");
+  add(c.peer_tokens, "from a peer");
+  add(c.pool_memory_tokens, "from the pool's memory");
+  add(c.pool_disk_tokens, "from the pool's disks");
   return text;
 }
 
 std::string explain(const Decision& d) {
   if (d.verdict == Verdict::kNoPrefill || d.verdict == Verdict::kNoDecode) return d.reason;
   const Candidate& c = d.chosen;
+  const std::string pool = c.pool_tokens() > 0 ? strf(" + pool %.1f", c.pool_ms) : "";
+  const std::string from = c.reused_tokens > 0 ? " (" + reuse_text(c) + ")" : "";
   return strf(
-      "queue %.1f + fetch %.1f + prefill %.1f + transfer %.1f = ttft %.1f ms (second %+.1f), "
-      "tbt %.1f ms; reuses %llu of %llu: %s",
-      c.queue_ms, c.fetch_ms, c.prefill_ms, c.transfer_ms, c.ttft_ms, d.margin_ms, d.tbt_ms,
-      static_cast<unsigned long long>(c.reused_tokens),
-      static_cast<unsigned long long>(d.best_tokens), d.reason.c_str());
+      "queue %.1f + fetch %.1f%s + prefill %.1f + transfer %.1f = ttft %.1f ms (second %+.1f), "
+      "tbt %.1f ms; reuses %llu of %llu%s: %s",
+      c.queue_ms, c.fetch_ms, pool.c_str(), c.prefill_ms, c.transfer_ms, c.ttft_ms, d.margin_ms,
+      d.tbt_ms, static_cast<unsigned long long>(c.reused_tokens),
+      static_cast<unsigned long long>(d.best_tokens), from.c_str(), d.reason.c_str());
 }
 
 }  // namespace mc::sched

@@ -4,12 +4,14 @@
 // decision, and the decision carries the numbers it was made from.
 //
 // `kvcache` is Algorithm 1 in predicted milliseconds. For each prefill node
-//   TTFT = max(queue, fetch) + prefill(n, reused) + transfer(n) to the decode node
-// where `reused` is the node's own match. It is the best match of any node if that one is more than
-// `balancing_threshold` times as long and fetching it is faster than computing it. A match that
-// covers less than kTrivial of the prompt (a shared system prompt) does not make a node better than
-// another. Ties: shortest queue (a fetch can hide the queue), fewest queued tokens, fewest requests
-// so far, first name.
+//   TTFT = max(queue, fetch) + pool + prefill(n, reused) + transfer(n) to the decode node
+// where `reused` begins with the node's own match, or with the best match of any node if that one
+// is more than `balancing_threshold` times as long and fetching it from there is the fastest. It
+// goes on with the blocks that the pool has next, if fetching them (`pool`) is faster than
+// computing them. The pool serves all nodes alike, with every policy: a worker fetches from it when
+// the request's turn has come. A match that covers less than kTrivial of the prompt (a shared
+// system prompt) does not make a node better than another. Ties: shortest queue (a fetch can hide
+// the queue), fewest queued tokens, fewest requests so far, first name.
 //
 //   local     as kvcache without fetching: every node reuses what it holds itself
 //   load      the shortest queue, without looking at caches
@@ -33,6 +35,7 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "sched/cost.h"
+#include "sched/pool_index.h"
 #include "sched/prefill_rate.h"
 
 namespace mc::sched {
@@ -62,6 +65,7 @@ struct PrefillView {
   uint64_t block_tokens = 0;          // of its blocks; 0: as in Ask
   uint64_t context_tokens = 0;        // whole: of its requests
   const PrefillRate* rate = nullptr;  // its own times, instead of those of all workers
+  PoolUse pool = PoolUse::kNever;
 };
 
 struct DecodeView {
@@ -75,6 +79,7 @@ struct DecodeView {
 struct View {
   std::vector<PrefillView> prefill;
   std::vector<DecodeView> decode;
+  PoolMatch pool{};  // what the pool has of the prompt
 };
 
 struct Ask {
@@ -87,8 +92,12 @@ struct Candidate {
   std::string name;
   bool whole = false;          // needs no decode node
   uint64_t local_tokens = 0;   // held by the node
-  uint64_t reused_tokens = 0;  // local, or after a fetch
-  double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  uint64_t peer_tokens = 0;    // fetched from the node with the longest match: the next ones
+  uint64_t reused_tokens = 0;  // these, and what it fetches from the pool after them
+  // Fetched from the pool, by the tier that has them.
+  uint64_t pool_memory_tokens = 0, pool_disk_tokens = 0;
+  uint64_t pool_tokens() const { return pool_memory_tokens + pool_disk_tokens; }
+  double queue_ms = 0, fetch_ms = 0, pool_ms = 0, prefill_ms = 0, transfer_ms = 0;
   double ttft_ms = 0;
 };
 
@@ -100,12 +109,17 @@ struct Decision {
   size_t prefill = 0, decode = 0;  // indexes into the view, when accepted; whole: no decode
   Candidate chosen;
   double tbt_ms = 0;
-  double margin_ms = 0;      // to the second best TTFT, 0 when there is none
-  uint64_t best_tokens = 0;  // the longest match anywhere: what could have been reused
+  double margin_ms = 0;  // to the second best TTFT, 0 when there is none
+  // What could have been reused: the longest match, and what the pool has after it, or of the
+  // prompt.
+  uint64_t best_tokens = 0;
   std::vector<Candidate> candidates;
   std::string reason;  // one phrase
   double ttft_ms() const { return chosen.ttft_ms; }
 };
+
+// Where a candidate's reused tokens are: "512 local, 256 from a peer, 1024 from the pool's memory".
+std::string reuse_text(const Candidate& candidate);
 
 // Whether the best match covers less than a tenth of the prompt, so that matches do not count.
 bool is_trivial(uint64_t best_tokens, uint64_t tokens);
@@ -118,7 +132,7 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
 // A decision for people: one line.
 std::string explain(const Decision& decision);
 // The candidates for people, best first, `most` at most: "p0 0.0+0.0+1.5+0.1=1.6 ms (512 tokens)",
-// its queue, fetch, prefill and transfer.
+// its queue, fetches (from a peer and the pool), prefill and transfer.
 std::string candidates_text(const Decision& decision, size_t most);
 
 }  // namespace mc::sched

@@ -163,6 +163,9 @@ void print_numbers() {
   print_number("event stored", EventKind::kStored);
   print_number("event removed", EventKind::kRemoved);
   print_number("event moved", EventKind::kMoved);
+  print_number("event joined", EventKind::kJoined);
+  print_number("event tier memory", EventTier::kMemory);
+  print_number("event tier disk", EventTier::kDisk);
   print_number("drain query", DrainAction::kQuery);
   print_number("drain start", DrainAction::kStart);
   print_number("drain cancel", DrainAction::kCancel);

@@ -13,7 +13,8 @@ sched::PrefillView prefill_view(const Worker& w, uint32_t match, double work_ms,
           .queued_tokens = w.ledger.tokens(),
           .requests = w.requests,
           .assigned = w.assigned,
-          .congestion = w.congestion.factor(now)};
+          .congestion = w.congestion.factor(now),
+          .pool = w.pool};
 }
 
 sched::DecodeView decode_view(const Worker& w, uint64_t blocks) {
@@ -24,8 +25,8 @@ sched::DecodeView decode_view(const Worker& w, uint64_t blocks) {
           .context_tokens = w.context_tokens};
 }
 
-bool CandidateIndex::plain(const Worker& w, Time now) {
-  return !w.draining && !w.ledger.overtakes() && !w.ledger.corrected(now) &&
+bool CandidateIndex::plain(const Worker& w, Time now) const {
+  return !w.draining && w.pool == pool_ && !w.ledger.overtakes() && !w.ledger.corrected(now) &&
          w.congestion.factor(now) <= 1;
 }
 
@@ -35,8 +36,10 @@ void CandidateIndex::rebuild(const WorkerRegistry& workers) {
   by_number_.clear();
   numbers_.clear();
   odd_.clear();
+  std::map<sched::PoolUse, size_t> uses;
   for (const auto& [node, w] : workers.all()) {
     if (w->prefill) {
+      if (++uses[w->pool] > uses[pool_]) pool_ = w->pool;
       prefills[w->slot] = node;
       by_slot_[w->slot] = w.get();
       odd_.insert(w.get());  // until it was looked at

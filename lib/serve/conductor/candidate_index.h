@@ -2,10 +2,11 @@
 //
 // A decision over it equals one over all workers, and its cost does not grow with the cluster
 // (sched/shortlist.h). Workers that the shortlist cannot rank are added one by one: those that
-// drain, whose queue was corrected by their own answer, whose link is congested, or whose queue is
-// not in the order of arrival. Some decisions need all workers: a request that must avoid some, one
-// that does not fit the best of them, policies that draw. A pick looks again only at workers that
-// changed since the last one (WorkerRegistry::take_changed).
+// drain, whose queue was corrected by their own answer, whose link is congested, whose queue is not
+// in the order of arrival, or that use the pool otherwise than most. Some decisions need all
+// workers: a request that must avoid some, one that does not fit the best of them, policies that
+// draw. A pick looks again only at workers that changed since the last one
+// (WorkerRegistry::take_changed).
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once
@@ -40,11 +41,12 @@ class CandidateIndex {
  private:
   void rebuild(const WorkerRegistry& workers);
   void look_at(const Worker& worker, Time now);
-  static bool plain(const Worker& worker, Time now);
+  bool plain(const Worker& worker, Time now) const;
 
   const sched::PolicyOptions options_;
   const sched::Cost& cost_;
-  uint64_t members_ = 0;  // of the registry when the lists were made
+  uint64_t members_ = 0;                          // of the registry when the lists were made
+  sched::PoolUse pool_ = sched::PoolUse::kNever;  // of most prefill workers
   std::optional<sched::PrefillShortlist> prefills_;
   std::optional<sched::DecodeShortlist> decodes_;
   std::vector<const Worker*> by_slot_, by_number_;  // prefill, decode

@@ -43,6 +43,10 @@ void ConductorOptions::describe(OptionList& v) {
   v("queue-max", queue_max, "requests that may wait for room");
   v("explain-last", explain_last, "requests whose decisions /explain still knows");
   v("index-blocks", index_blocks, "blocks the index of caches may hold");
+  v("master", master,
+    "mc-master of the KV store that the workers use, so that decisions count its blocks; of "
+    "several, "
+    "all, separated by commas, or etcd://host:port[/prefix]; empty: none");
   v("foreign-engines", external_engines,
     "file with a JSON list of external engines, each as POST /register takes it");
   v("foreign-state", external_state,
@@ -85,6 +89,8 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   }
   std::unique_ptr<Conductor> conductor(
       new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
+  MC_TRY(conductor->pool_, PoolView::open(loop, options.master, conductor->spec().pool_name(),
+                                          options.index_blocks, options.worker_ttl, metrics));
   for (const ExternalOptions& e : engines) MC_TRY_(conductor->external_->add(e));
   if (!options.external_state.empty())
     MC_TRY_(conductor->external_->keep_in(options.external_state));
@@ -153,6 +159,8 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, const GenerateReq
            options_.block_size;
   };
   sched::View v;
+  v.pool =
+      pool_->index().match(tags, match.empty() ? 0 : *std::max_element(match.begin(), match.end()));
   for (const auto& [node, w] : workers_.all()) {
     const uint64_t need = blocks_needed(w->prefill, tokens, ask.max_tokens);
     const bool full = ask.refusal || (job != nullptr && job->full.contains(node));
@@ -183,10 +191,13 @@ sched::View Conductor::short_view(const Job& job) {
       external_->all().empty()) {
     const CandidateIndex::Need need{blocks_needed(true, n, job.ask.max_tokens),
                                     blocks_needed(false, n, job.ask.max_tokens)};
-    auto few =
-        candidates_.pick(workers_, index_.matches(job.tags, workers_.slots()),
-                         {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
-    if (few) return std::move(*few);
+    const sched::Matches matches = index_.matches(job.tags, workers_.slots());
+    auto few = candidates_.pick(
+        workers_, matches, {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
+    if (few) {
+      few->pool = pool_->index().match(job.tags, matches.longest());
+      return std::move(*few);
+    }
   }
   return view(job.tags, job.ask, &job);
 }
@@ -234,15 +245,6 @@ sched::Decision Conductor::dry_run(const GenerateRequest& request) const {
   return d;
 }
 
-sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
-                                   uint32_t max_tokens) const {
-  GenerateRequest request;
-  request.prompt = prompt;
-  request.cache_salt = salt;
-  request.max_tokens = max_tokens;
-  return dry_run(request);
-}
-
 void Conductor::tick() {
   const Time now = loop_.now();
   // What nobody could do while this process stood still is not late.
@@ -255,6 +257,7 @@ void Conductor::tick() {
   workers_.tick(now);
   external_->tick(now);
   index_.tick(now);
+  pool_->tick();
   autoscaler_.tick(autoscaler_.deadline() <= now ? loads() : PoolLoads{}, now);
   std::vector<Id> late;
   for (const auto& [id, job] : jobs_)

@@ -34,6 +34,7 @@
 #include "serve/conductor/candidate_index.h"
 #include "serve/conductor/decision_log.h"
 #include "serve/conductor/pd_autoscaler.h"
+#include "serve/conductor/pool_view.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
 #include "serve/external/answer_model.h"
@@ -60,6 +61,7 @@ struct ConductorOptions {
   Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
   uint32_t queue_max = 4096;                          // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
+  std::string master;            // of the KV store that the workers use; empty: none
   std::string external_engines;  // file of external engines
   std::string external_state;    // where those registered by POST are kept
   PdAutoscalerOptions pd;
@@ -97,8 +99,6 @@ class Conductor {
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
   // The decision for such a prompt now; route() adds every candidate, for /debug/route.
   sched::Decision dry_run(const GenerateRequest& request) const;
-  sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
-                          uint32_t max_tokens = 0) const;
   Json route(const GenerateRequest& request) const;
   // The decisions for one of the last `explain_last` requests; null for any other.
   Json explain(const std::string& id) const;
@@ -242,6 +242,7 @@ class Conductor {
   std::unique_ptr<rpc::Server> rpc_;
   WorkerRegistry workers_;
   CandidateIndex candidates_;
+  std::unique_ptr<PoolView> pool_;
   std::unique_ptr<ExternalEngines> external_;
   std::unique_ptr<Instruments> instruments_;
   std::map<Id, std::unique_ptr<Job>> jobs_;

@@ -116,8 +116,8 @@ void Conductor::start(Job& job) {
   instruments_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
   // Charged before anything is sent: the next request of the same burst must see it.
   const uint64_t n = job.ask.prompt.size();
-  p.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now(),
-                  job.ask.priority);
+  p.ledger.charge(job.id, d.chosen.pool_ms + d.chosen.prefill_ms, n - d.chosen.reused_tokens,
+                  loop_.now(), job.ask.priority);
   ++p.assigned;
   ++p.requests;
   ++q.assigned;
@@ -266,10 +266,11 @@ void Conductor::pin_for_peer(Job& job) {
   TxAllocate m;
   m.request = job.wire;
   m.epoch = job.source.epoch;
-  m.pin_for_peer = static_cast<uint32_t>(job.decision.chosen.reused_tokens / options_.block_size);
-  m.prompt.assign(
-      job.ask.prompt.begin(),
-      job.ask.prompt.begin() + static_cast<std::ptrdiff_t>(job.decision.chosen.reused_tokens));
+  const sched::Candidate& c = job.decision.chosen;
+  const uint64_t tokens = c.local_tokens + c.peer_tokens;
+  m.pin_for_peer = static_cast<uint32_t>(tokens / options_.block_size);
+  m.prompt.assign(job.ask.prompt.begin(),
+                  job.ask.prompt.begin() + static_cast<std::ptrdiff_t>(tokens));
   m.cache_salt = job.ask.cache_salt;
   m.lease_ms = static_cast<uint32_t>(to_ms(kPinLease * options_.step_timeout));
   job.asked_source = true;
@@ -358,8 +359,13 @@ void Conductor::learn(const Job& job, const PrefillDone& done) {
   const sched::Candidate& c = job.decision.chosen;
   if (Worker* w = workers_.find(job.prefill.node, job.prefill.epoch))
     w->congestion.learn(cost_.transfer_ms(job.ask.prompt.size()), done.transfer_ms, loop_.now());
+  const double fetch_ms = std::clamp(done.fetch_ms, 0.0, std::max(done.load_ms, 0.0));
   cost_.learn_prefill(job.ask.prompt.size(), *job.progress.cached_tokens,
-                      done.prefill_ms + done.load_ms);
+                      done.prefill_ms + done.load_ms - fetch_ms);
+  if (done.pool_tokens > 0 && done.pool_tokens == c.pool_tokens())  // the tiers are known
+    cost_.learn_pool(c.pool_memory_tokens, c.pool_disk_tokens, fetch_ms);
+  pool_->decided(c, done.pool_tokens);
+  instruments_->pool_error.observe((c.pool_ms - fetch_ms) / 1e3);
   cost_.learn_transfer(done.kv_bytes, done.transfer_ms);
   instruments_->queue_error.observe((c.queue_ms - done.queue_ms) / 1e3);
   instruments_->prefill_error.observe((c.prefill_ms - done.prefill_ms) / 1e3);

@@ -11,8 +11,9 @@ struct Conductor::Instruments {
       : metrics(m),
         input_tokens(m.counter("mc_conductor_input_tokens_total", "prompt tokens accepted")),
         hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
-        reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
-                                   "prompt tokens that some worker held when it was decided")),
+        reachable_tokens(
+            m.counter("mc_conductor_reachable_hit_tokens_total",
+                      "prompt tokens that some worker or the pool had when it was decided")),
         stale_tokens(
             m.counter("mc_conductor_stale_hit_tokens_total",
                       "prompt tokens that the index listed on a worker that did not hold them")),
@@ -29,6 +30,7 @@ struct Conductor::Instruments {
         error(m.histogram("mc_conductor_ttft_error_seconds", "predicted minus actual TTFT",
                           error_buckets())),
         queue_error(part(m, "queue")),
+        pool_error(part(m, "pool")),
         prefill_error(part(m, "prefill")),
         transfer_error(part(m, "transfer")),
         tbt_error(m.histogram(
@@ -65,6 +67,7 @@ struct Conductor::Instruments {
   BucketHistogram& ttft;
   BucketHistogram& error;
   BucketHistogram& queue_error;
+  BucketHistogram& pool_error;
   BucketHistogram& prefill_error;
   BucketHistogram& transfer_error;
   BucketHistogram& tbt_error;

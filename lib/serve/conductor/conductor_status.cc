@@ -34,6 +34,9 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
     j["queue_ms"] = w.ledger.wait_ms(now);
     j["queued_tokens"] = w.ledger.tokens();
     j["congestion"] = w.congestion.factor(now);
+    j["pool_reuse"] = w.pool == sched::PoolUse::kNever  ? "never"
+                      : w.pool == sched::PoolUse::kAuto ? "auto"
+                                                        : "always";
   } else {
     j["context_tokens"] = w.context_tokens;
     j["answering"] = w.answering;
@@ -87,8 +90,11 @@ Json Conductor::cluster() const {
           {"wasted_prefill_ms", instruments_->wasted.value()},
           {"kv_errors", instruments_->kv_errors.value()},
           {"index_blocks", index_.blocks()},
+          {"pool", pool_->state()},
           {"prefill_factor", cost_.prefill_factor()},
           {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
+          {"pool_memory_bytes_per_s", cost_.pool_bytes_per_s(false)},
+          {"pool_disk_bytes_per_s", cost_.pool_bytes_per_s(true)},
           {"input_tokens", instruments_->input_tokens.value()},
           {"hit_tokens", instruments_->hit_tokens.value()},
           {"reachable_hit_tokens", instruments_->reachable_tokens.value()},
@@ -96,6 +102,7 @@ Json Conductor::cluster() const {
 }
 
 void Conductor::update_metrics() {
+  pool_->update_metrics();
   metrics_.gauge("mc_conductor_index_blocks", "blocks known to be cached somewhere")
       .set(static_cast<double>(index_.blocks()));
   metrics_.gauge("mc_conductor_requests_in_flight", "requests not yet answered")

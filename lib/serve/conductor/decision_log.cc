@@ -11,9 +11,13 @@ namespace {
 Json candidate_json(const sched::Candidate& c) {
   return {{"name", c.name},
           {"local_tokens", c.local_tokens},
+          {"peer_tokens", c.peer_tokens},
+          {"pool_memory_tokens", c.pool_memory_tokens},
+          {"pool_disk_tokens", c.pool_disk_tokens},
           {"reused_tokens", c.reused_tokens},
           {"queue_ms", c.queue_ms},
           {"fetch_ms", c.fetch_ms},
+          {"pool_ms", c.pool_ms},
           {"prefill_ms", c.prefill_ms},
           {"transfer_ms", c.transfer_ms},
           {"ttft_ms", c.ttft_ms}};
@@ -30,6 +34,7 @@ Json decision_json(const sched::Decision& d) {
           {"tbt_ms", d.tbt_ms},
           {"margin_ms", d.margin_ms},
           {"reused_tokens", d.chosen.reused_tokens},
+          {"reused_from", sched::reuse_text(d.chosen)},
           {"best_tokens", d.best_tokens},
           {"reason", d.reason},
           {"candidates", std::move(candidates)}};

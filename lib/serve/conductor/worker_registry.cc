@@ -132,6 +132,8 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   }
   worker->draining = beat.draining;
   worker->load = beat.load;
+  if (beat.pool_reuse <= static_cast<uint8_t>(sched::PoolUse::kAlways))
+    worker->pool = static_cast<sched::PoolUse>(beat.pool_reuse);
   worker->reserved_blocks = 0;
   if (worker->prefill) apply(*worker, beat);
   return HeartbeatAck{options_.epoch, worker->events_seen};

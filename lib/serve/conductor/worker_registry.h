@@ -21,6 +21,7 @@
 #include "rpc/membership.h"
 #include "sched/cost.h"
 #include "sched/ledger.h"
+#include "sched/pool_index.h"
 #include "sched/prefix_index.h"
 #include "serve/protocol/messages.h"
 
@@ -42,6 +43,7 @@ struct Worker {
   bool asking = false;       // for a snapshot
   uint64_t events_seen = 0;  // applied up to here
   uint64_t digest = 0;       // of what they say is stored
+  sched::PoolUse pool = sched::PoolUse::kNever;
 
   // What this conductor gave it to do.
   sched::Ledger ledger;           // prefill

@@ -144,9 +144,10 @@ struct PrefillDone {
   double queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
   uint64_t kv_bytes = 0;     // pushed to decode
   uint32_t peer_tokens = 0;  // of the cached ones, fetched from another prefill worker
+  double fetch_ms = 0;       // of load_ms: asking the pool and fetching from it
   static void fields(auto& a, auto& m) {
     a(m.cached_tokens, m.pool_tokens, m.queue_ms, m.load_ms, m.prefill_ms, m.transfer_ms,
-      m.kv_bytes, m.peer_tokens);
+      m.kv_bytes, m.peer_tokens, m.fetch_ms);
   }
 };
 
@@ -337,10 +338,12 @@ struct Heartbeat {
   // Prefill: the order of its queue (sched/prefill_order.h).
   bool srpf = false;
   double ageing = 0;
+  uint8_t pool_reuse = 0;  // prefill: sched::PoolUse; a pipeline has blocks of its own: never
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
       m.context_max, m.draining, m.load, m.events_first, m.events_last,
-      wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing);
+      wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing,
+      m.pool_reuse);
   }
 };
 

@@ -68,6 +68,7 @@ bool PrefillWorker::fetch(const JobPtr& job) {
 }
 
 void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
+  job->done.fetch_ms = to_ms(loop_.clock().now() - job->started);
   if (job->failure) {
     preparing_ = nullptr;
     settle(job);

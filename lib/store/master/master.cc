@@ -348,7 +348,8 @@ void Master::abandon(Object& object, Time now) {
   erase(object);
 }
 
-void Master::note(EventKind kind, const Object& object, Time now, const char* reason) {
+void Master::note(EventKind kind, const Object& object, Time now, const char* reason,
+                  EventTier tier) {
   Event& event = events_.add();
   event.kind = static_cast<uint8_t>(kind);
   event.key = object.key();
@@ -357,6 +358,7 @@ void Master::note(EventKind kind, const Object& object, Time now, const char* re
   event.checksum = object.checksum;
   event.reason = reason;
   event.at_ms = wall_ms(now);
+  event.tier = static_cast<uint8_t>(kind == EventKind::kRemoved ? EventTier::kUntold : tier);
   event.nodes.clear();
   each_replica(object, [&](const Replica& r) {
     if (!event.nodes.empty()) event.nodes += ',';

@@ -267,7 +267,9 @@ class Master {
   void erase(Object& object);  // requires: it has no replicas
   void abandon(Object& object, Time now);
   void publish(Object& object, Time now, bool anew);
-  void note(EventKind kind, const Object& object, Time now, const char* reason = "");
+  // `tier`: the fastest that has the object after the event.
+  void note(EventKind kind, const Object& object, Time now, const char* reason = "",
+            EventTier tier = EventTier::kMemory);
   void note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now,
                  const char* reason);
   void lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now);

@@ -56,7 +56,8 @@ void Master::drop_corrupt(Object& object, const Replica& bad, Time now) {
             !last   ? "its replica was dropped"
             : moved ? "a disk has it"
                     : "no other has it")
-           .c_str());
+           .c_str(),
+       last ? EventTier::kDisk : EventTier::kMemory);
   if (last) return release(object, {});
   ObjectRecord record = record_of(object, bad);
   take_replica(object, *bad.node);

@@ -65,6 +65,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
     node->tier = m.tier;
     if (!m.tier) tombstones_.node_rejoined(m.node);
     if (node->returns && !m.tier) rebuild_.reported(m.node);
+    if (node->objects > 0) events_.joined(m.node, wall_ms(now));
     room_changed_ = true;
   }
   finish(now);
@@ -237,8 +238,10 @@ bool Master::drop_gone_replicas(Object& object) {
     l.node->space.set_owner(lost.range, kNoId);
     if (l.may_return) l.held.push_back(Tombstones::hash_of(disk_name(object.tenant, object.key())));
     if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
-    if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
-      note(EventKind::kRemoved, object, l.when, kLost);
+    if (object.state == ObjectState::kComplete) {
+      const bool disk = on_disk(object.tenant, object.key());
+      note(disk ? EventKind::kMoved : EventKind::kRemoved, object, l.when, kLost, EventTier::kDisk);
+    }
     erase(object);
     return false;
   }

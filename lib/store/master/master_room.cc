@@ -85,7 +85,7 @@ uint64_t Master::drop(Object& object, const char* reason, Time now) {
   ++totals_.evicted_objects;
   totals_.evicted_bytes += object.bytes;
   if (on_disk(object.tenant, object.key()))
-    note(EventKind::kMoved, object, now, "a disk has it");
+    note(EventKind::kMoved, object, now, "a disk has it", EventTier::kDisk);
   else
     note(EventKind::kRemoved, object, now, reason);
   release(object, {});

@@ -114,6 +114,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
     node->tier = false;
     tombstones_.node_rejoined(m.node);
     if (node->returns) rebuild_.reported(m.node);
+    if (!tier_.empty(m.node)) events_.joined(m.node, wall_ms(now));
     room_changed_ = true;
   }
   finish(now);
@@ -299,6 +300,7 @@ void Master::note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& 
   event.nodes.clear();
   event.reason = reason;
   event.at_ms = wall_ms(now);
+  event.tier = static_cast<uint8_t>(EventTier::kUntold);
 }
 
 // Removes the tenant's own disk objects if its disk quota requires it: oldest first, but no living

@@ -22,6 +22,18 @@ Event& EventLog::add() {
   return log_[place];
 }
 
+void EventLog::joined(const NodeId& node, uint64_t at_ms) {
+  Event& event = add();
+  event.kind = static_cast<uint8_t>(EventKind::kJoined);
+  event.key.clear();
+  event.tenant.clear();
+  event.bytes = event.checksum = 0;
+  event.nodes = node;
+  event.reason = "the node brought objects";
+  event.at_ms = at_ms;
+  event.tier = static_cast<uint8_t>(EventTier::kUntold);
+}
+
 std::vector<Event> EventLog::since(uint64_t from, size_t limit, bool* gap) const {
   *gap = from < first();
   const uint64_t start = std::clamp(from, first(), next_);

@@ -18,6 +18,8 @@ class EventLog {
   // The next event, for the caller to fill in. Its other fields keep an old event's values and
   // memory, so that nothing is allocated.
   Event& add();
+  // Adds the event that a node brought objects, which have none of their own.
+  void joined(const NodeId& node, uint64_t at_ms);
   uint64_t next() const { return next_; }
   uint64_t first() const { return next_ - log_.size(); }
   // Events from number `from` on, at most `limit`. `gap`: the oldest of them are no longer kept.

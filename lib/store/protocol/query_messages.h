@@ -99,7 +99,10 @@ struct Stat {
 
 // ---- events
 
-enum class EventKind : uint8_t { kStored = 1, kRemoved = 2, kMoved = 3 };
+// kJoined: a node brought objects that have no events of their own, and the event has no key; take
+// a snapshot by list.
+enum class EventKind : uint8_t { kStored = 1, kRemoved = 2, kMoved = 3, kJoined = 4 };
+enum class EventTier : uint8_t { kUntold = 0, kMemory = 1, kDisk = 2 };
 struct Event {
   uint64_t seq = 0;
   uint8_t kind = 0;
@@ -109,8 +112,9 @@ struct Event {
   std::string nodes{};   // current or last holders, separated by commas
   std::string reason{};  // of a removal: "evicted: the pool is above its watermark"
   uint64_t at_ms = 0;    // by the wall clock
+  uint8_t tier = 0;      // EventTier: the fastest that has the object after this
   static void fields(auto& a, auto& m) {
-    a(m.seq, m.kind, m.key, m.tenant, m.bytes, m.checksum, m.nodes, m.reason, m.at_ms);
+    a(m.seq, m.kind, m.key, m.tenant, m.bytes, m.checksum, m.nodes, m.reason, m.at_ms, m.tier);
   }
 };
 struct Replayed {

@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <map>
 #include <set>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
 
 using namespace mc;
 using namespace mc::sched;
@@ -225,6 +230,125 @@ TEST_CASE("p2c takes the shorter queue of two, and no node is left out") {
   CHECK(times["b"] > 400);  // 5 of 9
   CHECK(times["c"] > 200);  // 3 of 9
   CHECK(times["a"] > 50);   // 1 of 9: drawn twice
+}
+
+namespace {
+
+const Ask kLong{.tokens = 16'000, .block_tokens = 256, .number = 0};  // 62 full blocks
+
+// A pool that has these of the prompt's blocks: 'm' in memory, 'd' on a disk, '.' not.
+PoolMatch pool_with(const std::string& tiers, size_t held) {
+  PoolIndex index(1000);
+  std::vector<uint64_t> tags;
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    tags.push_back(mix64(i + 1));
+    index.put(tags.back(), tiers[i] == 'm'   ? PoolTier::kMemory
+                           : tiers[i] == 'd' ? PoolTier::kDisk
+                                             : PoolTier::kNone);
+  }
+  return index.match(tags, held);
+}
+
+PrefillView pooled(PrefillView v, PoolUse use = PoolUse::kAuto) {
+  v.pool = use;
+  return v;
+}
+
+}  // namespace
+
+TEST_CASE("what the pool has counts as reused, with the time of its fetch") {
+  const View empty{{pooled(node("a"))}, {decode("d")}};
+  View view = empty;
+  view.pool = pool_with(std::string(62, 'm'), 0);
+  const Decision cold = choose(empty, kLong, PolicyOptions{}, cost());
+  const Decision d = choose(view, kLong, PolicyOptions{}, cost());
+  CHECK(d.chosen.reused_tokens == 62 * 256);
+  CHECK(d.chosen.pool_memory_tokens == 62 * 256);
+  CHECK(d.chosen.local_tokens == 0);
+  CHECK(d.best_tokens == 62 * 256);
+  CHECK(d.chosen.pool_ms == doctest::Approx(cost().pool_ms(62 * 256, 0)));
+  CHECK(d.ttft_ms() ==
+        doctest::Approx(d.chosen.pool_ms + d.chosen.prefill_ms + d.chosen.transfer_ms));
+  CHECK(d.ttft_ms() < cold.ttft_ms() * 0.6);
+  CHECK(explain(d).find("15872 from the pool's memory") != std::string::npos);
+  CHECK(d.reason == "shortest queue, fetching from the pool");
+}
+
+TEST_CASE("a disk is slower than memory, and what computing is faster than is not fetched") {
+  View view{{pooled(node("a"))}, {decode("d")}};
+  view.pool = pool_with(std::string(62, 'd'), 0);
+  Cost quick = cost();
+  for (int i = 0; i < 30; ++i) quick.learn_pool(0, 62 * 256, 17);
+  const Decision d = choose(view, kLong, PolicyOptions{}, quick);
+  CHECK(d.chosen.pool_disk_tokens == 62 * 256);
+  CHECK(d.chosen.pool_ms == doctest::Approx(17).epsilon(0.01));
+  CHECK(d.chosen.pool_ms > quick.pool_ms(62 * 256, 0));
+
+  Cost slow = cost();
+  for (int i = 0; i < 100; ++i) slow.learn_pool(0, 62 * 256, 5000);
+  CHECK(choose(view, kLong, PolicyOptions{}, slow).chosen.pool_tokens() == 0);
+  view.prefill[0].pool = PoolUse::kAlways;  // such a worker does fetch it, and it takes its time
+  const Decision always = choose(view, kLong, PolicyOptions{}, slow);
+  CHECK(always.chosen.pool_disk_tokens == 62 * 256);
+  CHECK(always.ttft_ms() > 3000);
+  view.prefill[0].pool = PoolUse::kNever;
+  CHECK(choose(view, kLong, PolicyOptions{}, slow).chosen.pool_tokens() == 0);
+}
+
+TEST_CASE("a node goes on from the pool behind what it holds itself") {
+  View view{{pooled(node("a", 20)), pooled(node("b"))}, {decode("d")}};
+  view.pool = pool_with(std::string(20, '.') + std::string(20, 'm') + std::string(10, 'd'), 20);
+  const Decision d = choose(view, kLong, PolicyOptions{.policy = "local"}, cost());
+  CHECK(d.chosen.name == "a");
+  CHECK(d.chosen.local_tokens == 20 * 256);
+  CHECK(d.chosen.pool_memory_tokens == 20 * 256);
+  CHECK(d.chosen.pool_disk_tokens == 10 * 256);
+  CHECK(d.chosen.reused_tokens == 50 * 256);
+  CHECK(d.candidates[1].reused_tokens == 0);  // it lacks the first block
+  CHECK(d.reason == "shortest ttft, fetching from the pool");
+  CHECK(reuse_text(d.chosen) ==
+        "5120 local, 5120 from the pool's memory, 2560 from the pool's disks");
+}
+
+TEST_CASE("reuse is the best of own, a peer's and the pool's") {
+  // The holder is busy. Its prefix comes from it where the pool lacks it, and what follows from the
+  // pool; where the pool has all of it and is faster, from there.
+  View view{{pooled(node("a")), pooled(node("b", 40, 5000))}, {decode("d")}};
+  view.pool = pool_with(std::string(40, '.') + std::string(22, 'm'), 40);
+  const Decision peer = choose(view, kLong, PolicyOptions{}, cost());
+  CHECK(peer.chosen.name == "a");
+  CHECK(peer.chosen.peer_tokens == 40 * 256);
+  CHECK(peer.chosen.fetch_ms > 0);
+  CHECK(peer.chosen.pool_memory_tokens == 22 * 256);
+
+  view.pool = pool_with(std::string(62, 'm'), 40);
+  Cost cost = policy_test::cost();
+  for (int i = 0; i < 200; ++i) cost.learn_transfer(uint64_t{1} << 30, 4000);  // a slow network
+  const Decision pool = choose(view, kLong, PolicyOptions{}, cost);
+  CHECK(pool.chosen.name == "a");
+  CHECK(pool.chosen.peer_tokens == 0);
+  CHECK(pool.chosen.fetch_ms == 0);
+  CHECK(pool.chosen.pool_memory_tokens == 62 * 256);
+}
+
+TEST_CASE("rates of the pool are learned by tier") {
+  Cost c = cost();
+  const auto ms_of = [&](uint64_t tokens, double bytes_per_s) {
+    return Cost::kPoolRoundTripMs +
+           1e3 * static_cast<double>(tokens * c.spec().kv_bytes_per_token()) / bytes_per_s;
+  };
+  for (int i = 0; i < 30; ++i) c.learn_pool(15'000, 0, ms_of(15'000, 8e9));
+  CHECK(c.pool_bytes_per_s(false) == doctest::Approx(8e9).epsilon(0.01));
+  CHECK(c.pool_bytes_per_s(true) == Cost::kPoolDiskBytes);
+  for (int i = 0; i < 30; ++i)
+    c.learn_pool(5'000, 10'000, ms_of(5'000, 8e9) + ms_of(10'000, 1e8) - Cost::kPoolRoundTripMs);
+  CHECK(c.pool_bytes_per_s(true) == doctest::Approx(1e8).epsilon(0.01));
+  CHECK(c.pool_bytes_per_s(false) == doctest::Approx(8e9).epsilon(0.01));
+  c.learn_pool(10, 0, 1e9);  // too little says nothing; nor does what is no number
+  c.learn_pool(15'000, 0, -5);
+  c.learn_pool(15'000, 0, std::numeric_limits<double>::quiet_NaN());
+  CHECK(c.pool_bytes_per_s(false) == doctest::Approx(8e9).epsilon(0.01));
+  CHECK(c.pool_ms(0, 0) == 0);
 }
 
 }  // namespace policy_test

@@ -35,6 +35,7 @@ struct Site {
     beat.load.blocks_total = 1000;
     beat.load.blocks_free = 200 + random.below(800);
     beat.draining = draining;
+    beat.pool_reuse = random.chance(0.9) ? 1 : 0;
     REQUIRE(workers.heartbeat(beat, now));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
   }
@@ -77,7 +78,11 @@ struct Site {
       else
         v.decode.push_back(decode_view(*w, need.decode));
     (void)ask;
+    v.pool = pool_match();
     return v;
+  }
+  sched::PoolMatch pool_match() const {
+    return pool.match(tags, index.matches(tags, workers.slots()).longest());
   }
 
   Random random;
@@ -85,6 +90,7 @@ struct Site {
   io::Loop loop{clock};
   Metrics metrics;
   sched::PrefixIndex index{100000};
+  sched::PoolIndex pool{100000};
   sched::Cost cost{cost::tiny()};
   sched::PolicyOptions options;
   WorkerRegistry workers{
@@ -106,7 +112,7 @@ struct Site {
 }  // namespace
 
 TEST_CASE("among few workers the same is decided as among all") {
-  size_t few = 0, weighed = 0;
+  size_t few = 0, weighed = 0, pooled = 0;
   for (const char* policy : {"kvcache", "local", "load", "count", "weighted"}) {
     CAPTURE(policy);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
@@ -115,14 +121,18 @@ TEST_CASE("among few workers the same is decided as among all") {
       for (int i = 0; i < 400; ++i) {
         CAPTURE(i);
         for (uint64_t k = 0; k < 1 + s.random.below(6); ++k) s.step();
+        s.pool.put(s.tags[s.random.below(12)],
+                   static_cast<sched::PoolTier>(std::min<uint64_t>(s.random.below(8), 2)));
         const sched::Ask ask{.tokens = 12 * kBlockTokens + s.random.below(2000),
                              .block_tokens = kBlockTokens};
         const uint64_t blocks = (ask.tokens + kBlockTokens - 1) / kBlockTokens;
         const CandidateIndex::Need need{blocks, blocks + 4};
-        const auto view =
+        auto view =
             s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask, need, s.now);
         if (!view) continue;
         ++few;
+        view->pool = s.pool_match();
+        pooled += view->pool.run(0, 1).blocks();
         weighed += view->prefill.size() + view->decode.size();
         const sched::View whole = s.all(ask, need);
         const auto a = sched::choose(*view, ask, s.options, s.cost);
@@ -138,6 +148,7 @@ TEST_CASE("among few workers the same is decided as among all") {
     }
   }
   CHECK(few > 5000);
+  CHECK(pooled > few / 4);
   CHECK(weighed < few * 50);  // of 100
 }
 

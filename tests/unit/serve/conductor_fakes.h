@@ -172,6 +172,13 @@ inline ConductorOptions quick() {
   return o;
 }
 
+inline GenerateRequest asking(std::vector<int32_t> prompt, const std::string& salt = {}) {
+  GenerateRequest g;
+  g.prompt = std::move(prompt);
+  g.cache_salt = salt;
+  return g;
+}
+
 // What one request was told.
 struct Heard {
   std::vector<int32_t> tokens;

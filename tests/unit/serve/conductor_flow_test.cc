@@ -321,13 +321,9 @@ TEST_CASE("a burst of equal prompts follows the first one's guess before any eve
   Heard heard[2];
   const uint32_t n = 16 * 1024;  // long enough that computing twice costs more than queueing
   c.submit(heard[0], n);
-  const auto d = c.conductor->dry_run(
-      [&] {
-        std::vector<int32_t> prompt;
-        for (uint32_t i = 0; i < n; ++i) prompt.push_back(static_cast<int32_t>(i));
-        return prompt;
-      }(),
-      "");
+  std::vector<int32_t> prompt;
+  for (uint32_t i = 0; i < n; ++i) prompt.push_back(static_cast<int32_t>(i));
+  const auto d = c.conductor->dry_run(asking(prompt));
   CHECK(d.best_tokens == n - 16);
   CHECK(d.candidates[0].local_tokens == n - 16);
   CHECK(d.candidates[0].queue_ms > 0);

@@ -165,7 +165,7 @@ TEST_CASE("logprobs are those of the model's own distribution, whatever changed 
       {model::DType::kBf16, kBlock}, *model::kernels_named("plain"), pool);
   const size_t vocab = small().vocab, prompt = tokens.size();
   tokens.insert(tokens.end(), answer.tokens.begin(), answer.tokens.end());
-  test::Sequence sequence(model, tokens.size());
+  mc::test::Sequence sequence(model, tokens.size());
   const auto logits = sequence.add(tokens, tokens.size());
   for (size_t i = 0; i < 12; ++i) {
     const auto row = std::span(logits).subspan((prompt + i - 1) * vocab, vocab);

@@ -16,7 +16,7 @@ std::vector<int32_t> prompt(int32_t n) {
 }
 
 uint64_t held(const Cluster& c, int32_t n, size_t worker = 0) {
-  return c.conductor->dry_run(prompt(n), "").candidates[worker].local_tokens;
+  return c.conductor->dry_run(asking(prompt(n))).candidates[worker].local_tokens;
 }
 
 }  // namespace
@@ -45,8 +45,8 @@ TEST_CASE("a new conductor learns what workers cache before it is ready") {
   FakeDecode d(loop, conductor->control(), "d");
   REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
   CHECK(p.snapshots == 2);  // pages
-  CHECK(conductor->dry_run(prompt(70), "").candidates[0].local_tokens == 64);
-  CHECK(conductor->dry_run(prompt(70), "tenant").candidates[0].local_tokens == 0);
+  CHECK(conductor->dry_run(asking(prompt(70))).candidates[0].local_tokens == 64);
+  CHECK(conductor->dry_run(asking(prompt(70), "tenant")).candidates[0].local_tokens == 0);
   REQUIRE(until(loop, [&] { return p.acked == 4; }));
 }
 

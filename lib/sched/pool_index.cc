@@ -1,0 +1,149 @@
+#include "sched/pool_index.h"
+
+#include <algorithm>
+
+#include "base/random.h"
+
+namespace mc::sched {
+namespace {
+
+constexpr size_t kPartMin = 16;
+constexpr size_t kReleasedAtATime = 8;
+constexpr size_t kReadAhead = 12;  // blocks, in match()
+
+constexpr bool crowded(size_t used, size_t capacity) { return used > capacity / 20 * 17; }
+
+}  // namespace
+
+PoolRun PoolMatch::run(uint64_t first, uint64_t end) const {
+  if (first >= ends_.size()) return {};
+  const uint64_t last = std::min<uint64_t>(ends_[first], end);
+  if (last <= first) return {};
+  const uint64_t disk = disks_[last] - disks_[first];
+  return {last - first - disk, disk};
+}
+
+// A peer chose the tags: mixing keeps crafted ones from clustering. The low bits choose the part,
+// the high ones the place in it.
+size_t PoolIndex::home(uint64_t mixed, size_t capacity) {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<size_t>(static_cast<Wide>(mixed) * capacity >> 64);
+}
+
+// The tag's place, or where it would stand. Requires: a part that is not empty.
+size_t PoolIndex::find(const Part& part, uint64_t tag, uint64_t mixed) {
+  size_t at = home(mixed, part.slots.size());
+  while (part.slots[at] != 0 && (part.slots[at] & ~kTierBits) != tag)
+    at = at + 1 == part.slots.size() ? 0 : at + 1;
+  return at;
+}
+
+void PoolIndex::grow(Part& part) {
+  std::vector<uint64_t> old(part.slots.empty() ? kPartMin : part.slots.size() / 2 * 3);
+  old.swap(part.slots);
+  for (const uint64_t slot : old)
+    if (slot != 0) {
+      const uint64_t tag = slot & ~kTierBits;
+      part.slots[find(part, tag, mix64(tag))] = slot;
+    }
+}
+
+// Closes the gap, so that every entry stays reachable from its home without tombstones.
+void PoolIndex::erase(Part& part, size_t at) {
+  const size_t size = part.slots.size();
+  const auto after = [size](size_t i) { return i + 1 == size ? 0 : i + 1; };
+  const auto distance = [size](size_t from, size_t to) { return (to + size - from) % size; };
+  part.slots[at] = 0;
+  --part.used;
+  for (size_t next = after(at); part.slots[next] != 0; next = after(next)) {
+    const size_t from = home(mix64(part.slots[next] & ~kTierBits), size);
+    if (distance(from, next) < distance(at, next)) continue;  // it may not move before its home
+    part.slots[at] = part.slots[next];
+    part.slots[next] = 0;
+    at = next;
+  }
+}
+
+void PoolIndex::put(uint64_t tag, PoolTier tier) {
+  tag &= ~kTierBits;
+  const uint64_t mixed = mix64(tag);
+  Part& part = parts_[mixed % kParts];
+  if (part.slots.empty()) {
+    if (tier == PoolTier::kNone) return;
+    grow(part);
+  }
+  size_t at = find(part, tag, mixed);
+  if (tier == PoolTier::kNone) {
+    if (part.slots[at] == 0) return;
+    --blocks_;
+    return erase(part, at);
+  }
+  if (part.slots[at] == 0) {
+    if (blocks_ >= entries_max_) {
+      ++refused_;
+      return;
+    }
+    if (crowded(part.used + 1, part.slots.size())) {
+      grow(part);
+      at = find(part, tag, mixed);
+    }
+    ++part.used;
+    ++blocks_;
+  }
+  part.slots[at] = tag | static_cast<uint64_t>(tier);
+}
+
+PoolTier PoolIndex::tier(uint64_t tag) const {
+  tag &= ~kTierBits;
+  const uint64_t mixed = mix64(tag);
+  const Part& part = parts_[mixed % kParts];
+  if (part.slots.empty()) return PoolTier::kNone;
+  return static_cast<PoolTier>(part.slots[find(part, tag, mixed)] & kTierBits);
+}
+
+PoolMatch PoolIndex::match(std::span<const uint64_t> tags, size_t held) const {
+  PoolMatch m;
+  if (blocks_ == 0) return m;
+  const auto prefetch = [&](uint64_t tag) {
+    const uint64_t mixed = mix64(tag & ~kTierBits);
+    const Part& part = parts_[mixed % kParts];
+    if (!part.slots.empty()) __builtin_prefetch(&part.slots[home(mixed, part.slots.size())]);
+  };
+  std::vector<PoolTier> tiers;
+  bool any = false;
+  for (size_t i = 0; i < tags.size(); ++i) {
+    if (i + kReadAhead < tags.size()) prefetch(tags[i + kReadAhead]);
+    const PoolTier t = tier(tags[i]);
+    if (t == PoolTier::kNone && i >= held) break;
+    any = any || t != PoolTier::kNone;
+    tiers.push_back(t);
+  }
+  if (!any) return m;
+  const size_t n = tiers.size();
+  m.ends_.resize(n);
+  m.disks_.resize(n + 1);
+  for (size_t i = 0; i < n; ++i) m.disks_[i + 1] = m.disks_[i] + (tiers[i] == PoolTier::kDisk);
+  for (size_t i = n; i-- > 0;) {
+    const bool goes_on = i + 1 < n && tiers[i + 1] != PoolTier::kNone;
+    const auto at = static_cast<uint32_t>(i);
+    m.ends_[i] = tiers[i] == PoolTier::kNone ? at : goes_on ? m.ends_[i + 1] : at + 1;
+  }
+  return m;
+}
+
+size_t PoolIndex::bytes() const {
+  size_t n = sizeof *this;
+  for (const Part& part : parts_) n += part.slots.capacity() * sizeof(uint64_t);
+  return n;
+}
+
+bool PoolIndex::release_some() {
+  for (size_t i = 0; i < kReleasedAtATime && released_ < kParts; ++i) {
+    Part& part = parts_[released_++];
+    blocks_ -= part.used;
+    part = {};
+  }
+  return released_ < kParts;
+}
+
+}  // namespace mc::sched

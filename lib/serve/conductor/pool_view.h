@@ -1,0 +1,63 @@
+// Knows which KV blocks of this model the pool has: follows mc-master and indexes block hashes.
+//
+// Objects are named as workers name them (serve/connector/store_connector.h): what has another
+// model, layout or rank is of others and does not count. The view is a hint: a worker that fetches
+// asks the pool itself. While there is none (no master, or it is gone) nothing counts as pooled.
+//
+// Bounded: by `blocks_max`, twice that while a new snapshot is taken (sched/pool_index.h).
+// Thread: the loop's.
+#pragma once
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "io/loop.h"
+#include "sched/policy.h"
+#include "sched/pool_index.h"
+#include "store/client/object_follower.h"
+
+namespace mc::serve {
+
+class PoolView {
+ public:
+  // `masters`: empty: there is no pool. `model`: ModelSpec::pool_name(). `patience`: a master that
+  // is silent for longer is gone.
+  // Errors: those of store::ObjectFollower::open.
+  static Result<std::unique_ptr<PoolView>> open(io::Loop& loop, const std::string& masters,
+                                                const std::string& model, uint64_t blocks_max,
+                                                Duration patience, Metrics& metrics);
+  PoolView(const PoolView&) = delete;
+  PoolView& operator=(const PoolView&) = delete;
+
+  bool followed() const { return follower_ != nullptr; }
+  // The view in use, or of the first snapshot as far as it is taken.
+  const sched::PoolIndex& index() const { return *(view_ ? view_ : fresh_); }
+  Json state() const;     // for /cluster
+  void update_metrics();  // gauges; before they are printed
+  // Counts the tokens that a decision expected from the pool, and those that came.
+  void decided(const sched::Candidate& chosen, uint64_t came_tokens);
+  void tick();  // frees what is not used any more, in parts
+
+ private:
+  PoolView(std::string prefix, uint64_t blocks_max, Metrics& metrics);
+  void object(const ObjectKey& key, store::EventTier tier);
+  void retire(std::unique_ptr<sched::PoolIndex>& index);
+  std::unique_ptr<sched::PoolIndex> empty_index() const;
+
+  const std::string prefix_;  // of the keys
+  const uint64_t blocks_max_;
+  Metrics& metrics_;
+  struct {
+    Counter &memory, &disk;
+  } predicted_;
+  Counter& came_;
+  std::unique_ptr<sched::PoolIndex> view_;   // whole; nullptr: none
+  std::unique_ptr<sched::PoolIndex> fresh_;  // of the snapshot being taken; after it empty
+  bool begun_ = false;                       // between on_begin and on_whole
+  std::deque<std::unique_ptr<sched::PoolIndex>> retired_;
+  std::unique_ptr<store::ObjectFollower> follower_;
+};
+
+}  // namespace mc::serve
