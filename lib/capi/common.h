@@ -106,4 +106,5 @@ struct mc_engine {
 struct mc_memory {
   mc::ProcessMark mark;
   mc::xfer::Memory memory;
+  bool writable = false;  // by peers
 };

@@ -3,6 +3,7 @@
 // that is withdrawn, and a node's must not.
 #include <atomic>
 #include <future>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
@@ -41,15 +42,29 @@ namespace {
 using namespace mc;
 using mc::capi::guarded;
 
+// The caller's; empty: the library allocates.
+Result<std::span<std::byte>> memory_of(const mc_lend_options& how) {
+  if (how.memory == nullptr) return std::span<std::byte>{};
+  if (!how.memory->writable)
+    return fail(Code::kDenied, "mc_lend_options.memory: register it with MC_WRITABLE");
+  const std::span<std::byte> all = how.memory->memory.bytes();
+  if (how.numa != 0 || how.bytes > all.size())
+    return fail(Code::kInvalid,
+                "mc_lend_options: of memory of %zu bytes, %llu are wanted, and numa is %u: want no "
+                "more than there are, and 0",
+                all.size(), static_cast<unsigned long long>(how.bytes), how.numa);
+  return all.first(how.bytes == 0 ? all.size() : how.bytes);
+}
+
 Result<> open_node(mc_store& store, const mc_lend_options& how, mc_lent& out) {
-  if (how.memory != nullptr)
-    return fail(Code::kUnsupported, "mc_lend_options.memory: only memory of the library is taken");
-  if (how.bytes == 0) return fail(Code::kInvalid, "mc_lend_options.bytes is 0");
+  MC_TRY(const std::span<std::byte> memory, memory_of(how));
+  if (how.bytes == 0 && memory.empty()) return fail(Code::kInvalid, "mc_lend_options.bytes is 0");
   static std::atomic<uint32_t> number{0};
   const capi::Settings& settings = store.engine->settings;
   store::NodeOptions node;
   node.master = store.options.master;
   node.size = Bytes{how.bytes};
+  node.memory = memory;
   if (how.numa != 0)
     node.segments = {
         strf("%llu@numa=%u", static_cast<unsigned long long>(how.bytes), how.numa - 1)};

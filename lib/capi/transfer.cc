@@ -74,7 +74,8 @@ void mc_engine_close(mc_engine* engine) { capi::destroy(engine); }
 mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out) {
   return guarded(engine, [&]() -> Result<> {
     auto m = std::make_unique<mc_memory>();
-    MC_TRY(m->memory, engine->engine->allocate(bytes, (flags & MC_WRITABLE) != 0));
+    m->writable = (flags & MC_WRITABLE) != 0;
+    MC_TRY(m->memory, engine->engine->allocate(bytes, m->writable));
     *out = m.release();
     return {};
   });
@@ -85,9 +86,10 @@ mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const
   return guarded(engine, [&]() -> Result<> {
     auto m = std::make_unique<mc_memory>();
     MC_TRY_(check_location(location));
-    MC_TRY(m->memory, engine->engine->register_memory({static_cast<std::byte*>(address), bytes},
-                                                      (flags & MC_WRITABLE) != 0,
-                                                      location == nullptr ? "*" : location));
+    m->writable = (flags & MC_WRITABLE) != 0;
+    MC_TRY(m->memory,
+           engine->engine->register_memory({static_cast<std::byte*>(address), bytes}, m->writable,
+                                           location == nullptr ? "*" : location));
     *out = m.release();
     return {};
   });

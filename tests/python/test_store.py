@@ -132,6 +132,30 @@ def test_memory_of_this_process_in_the_pool(cluster):
         s.offer(0)
 
 
+@pytest.mark.parametrize('transports', ['shm,tcp', 'tcp'])
+def test_a_buffer_of_the_caller_in_the_pool(transports):
+    own = bytearray(b'x') * (8 << 20)
+    with mc.cluster.Cluster(nodes=0) as c, mc.Store(c.master, transports=transports) as s:
+        with pytest.raises(mc.McError):
+            s.offer()
+        with pytest.raises(mc.Denied):
+            s.offer(memory=s.engine.register(own, writable=False))
+        offered = s.offer(memory=s.engine.register(own))
+        deadline = time.monotonic() + 60
+        while not s.health(timeout=20).nodes:
+            assert time.monotonic() < deadline
+        value = bytes(range(256)) * 4096
+        with_other = ('import sys, mc; s = mc.Store(sys.argv[1], transports=sys.argv[2]); '
+                      's.put("other", bytes(range(256)) * 4096); '
+                      'assert s.get("mine") == bytes(range(256)) * 4096')
+        s.put('mine', value)
+        out = subprocess.run([sys.executable, '-c', with_other, c.master, transports], timeout=60,
+                             capture_output=True, text=True)
+        assert out.returncode == 0, out.stderr
+        assert s.get('other') == value and own.count(value[:4096]) == 2 * 256
+        offered.close()
+
+
 def test_a_value_in_parts(store):
     store.put('parts', [b'ab', bytearray(b'cd'), b''])
     assert store.get('parts') == b'abcd'

@@ -201,14 +201,16 @@ typedef struct mc_lend_options {
   uint32_t size; /* sizeof(mc_lend_options) */
   uint32_t numa; /* 0: any node, else the node's number + 1 */
   uint64_t bytes;
-  mc_memory* memory;         /* NULL: other memory than of the library is not taken yet */
+  mc_memory* memory; /* NULL: the library allocates; else it is lent: its first `bytes`, 0: all */
   const char *host, *domain; /* as in `mc-store serve --help`; NULL: the option "host", or none */
   uint32_t drain_ms;         /* how long mc_lent_free moves values to other nodes */
 } mc_lend_options;
 typedef struct mc_lent mc_lent;
 /* Takes the memory at once, and joins the master as soon as that answers: MC_OK does not wait for
- * it. MC_NO_SPACE: not enough memory. MC_INVALID: no bytes, no such NUMA node. MC_UNSUPPORTED:
- * `memory`. */
+ * it. Memory of the caller is whole pages of 4 KiB from the first on, of which one in 513 is the
+ * node's own; nobody else writes to it, and it is freed after mc_lent_free. MC_NO_SPACE: not enough
+ * memory. MC_INVALID: no bytes, less than two pages of the caller's or more than it has, no such
+ * NUMA node or one beside `memory`. MC_DENIED: `memory` is not MC_WRITABLE. */
 MC_API mc_code mc_store_lend(mc_store* store, const mc_lend_options* options, mc_lent** out);
 /* Leaves the pool: within drain_ms and a second. NULL is allowed. Before the store is closed. */
 MC_API void mc_lent_free(mc_lent* node);

@@ -61,8 +61,8 @@ class Health(NamedTuple):
 class Offered:
     """Memory of this process in the pool. `close` takes it out again."""
 
-    def __init__(self, store: Handle, pointer: int) -> None:
-        self._handle = Handle('memory in the pool', pointer, lib.mc_lent_free, store)
+    def __init__(self, parent: Handle, pointer: int, keep: Optional[Memory] = None) -> None:
+        self._handle = Handle('memory in the pool', pointer, lib.mc_lent_free, parent, keep)
         close_with(self, self._handle)
 
     def close(self) -> None:
@@ -340,18 +340,23 @@ class Store:
         """Memory of the engine beneath, zeroed: what values are put from and got into fastest."""
         return allocate(self.engine._handle, size, False)
 
-    def offer(self, size: int, *, numa: Optional[int] = None, host: Optional[str] = None,
-             domain: Optional[str] = None, drain: float = 0.0) -> Offered:
+    def offer(self, size: int = 0, *, numa: Optional[int] = None, host: Optional[str] = None,
+              domain: Optional[str] = None, drain: float = 0.0,
+              memory: Optional[Memory] = None) -> Offered:
         """Adds memory of this process to the pool; what it holds is lost when the process ends.
-        `drain`: for how long closing moves values to other nodes."""
+        `drain`: for how long closing moves values to other nodes. `memory`: allocated by this
+        store's `engine` or registered there as writable: its first `size` bytes, or all of it.
+        Nobody else writes there meanwhile."""
         out = c_void_p()
-        wanted = mc_lend_options(ctypes.sizeof(mc_lend_options), 0 if numa is None else numa + 1,
-                                 size, None, host.encode() if host else None,
-                                 domain.encode() if domain else None, milliseconds(drain))
-        with self._handle as store:
+        parent = self._handle if memory is None else memory._handle
+        with parent as given, self._handle as store:
+            wanted = mc_lend_options(
+                ctypes.sizeof(mc_lend_options), 0 if numa is None else numa + 1, size,
+                None if memory is None else given, host.encode() if host else None,
+                domain.encode() if domain else None, milliseconds(drain))
             lib.mc_store_lend(store, wanted, byref(out))
         assert out.value is not None
-        return Offered(self._handle, out.value)
+        return Offered(parent, out.value, memory)
 
     def queue(self, threads: int = 0, depth: int = 0) -> Queue:
         """For calls that return at once. 0: 2 threads, 4,096 calls."""

@@ -41,13 +41,16 @@ Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine&
   if (options.heartbeat < std::chrono::milliseconds(1))
     return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
                 to_text(options.heartbeat).c_str());
-  if (options.size.n < kPage && options.segments.empty())
+  if (options.size.n < kPage && options.segments.empty() && options.memory.empty())
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
   MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
   MC_TRY(auto master, rpc::Client::connect(loop, masters, rpc::Channel::kShm));
   const std::vector<std::string> size{bytes_text(options.size.n)};
-  MC_TRY(auto segments, Segments::open(engine, options.segments.empty() ? size : options.segments));
+  MC_TRY(auto segments,
+         options.memory.empty()
+             ? Segments::open(engine, options.segments.empty() ? size : options.segments)
+             : Segments::open_in(engine, options.memory));
   Segments::Recovered recovered = segments->take_recovered();
   NodeRef me{std::move(name), std::move(control), engine.generation()};
   auto node = std::unique_ptr<StoreNode>(new StoreNode(

@@ -7,6 +7,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/metrics.h"
@@ -29,6 +30,7 @@ struct NodeOptions {
   Duration call_timeout = std::chrono::seconds(1);
   Duration copy_timeout = std::chrono::seconds(30);
   std::string host, domain;
+  std::span<std::byte> memory;  // of the application, which outlives the node; instead of `size`
   void describe(OptionList& v);
 };
 

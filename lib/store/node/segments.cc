@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -102,14 +103,38 @@ Result<std::unique_ptr<Segments>> Segments::open(xfer::Engine& engine,
     MC_TRY(const SegmentSpec spec, SegmentSpec::parse(text));
     MC_TRY_(out->add(spec, boot));
   }
-  for (const Part& part : out->parts_) {
-    Layout& l = out->layout_;
-    if (l.capacity > 0)
-      l.more.push_back(part.region);
-    else
-      l = {part.region.data, part.region.capacity, part.region.guards, {}};
-  }
+  out->lay_out();
   return out;
+}
+
+Result<std::unique_ptr<Segments>> Segments::open_in(xfer::Engine& engine,
+                                                    std::span<std::byte> memory) {
+  void* first = memory.data();
+  size_t left = memory.size();
+  if (std::align(kPage, 2 * kPage, first, left) == nullptr)
+    return fail(Code::kInvalid, "%zu bytes at %p: want at least two whole pages of %s",
+                memory.size(), static_cast<void*>(memory.data()), bytes_text(kPage).c_str());
+  Part part;
+  part.spec.bytes = (left - kPage) / kPage * kPage;  // at least a page is of guard words
+  while (guard_bytes(part.spec.bytes) + part.spec.bytes > left) part.spec.bytes -= kPage;
+  const uint64_t guards = guard_bytes(part.spec.bytes);
+  auto out = std::unique_ptr<Segments>(new Segments(engine));
+  MC_TRY(part.memory,
+         engine.register_memory({static_cast<std::byte*>(first), guards + part.spec.bytes}));
+  std::memset(first, 0, guards);
+  part.region = {part.memory.offset() + guards, part.spec.bytes, part.memory.offset()};
+  out->parts_.push_back(std::move(part));
+  out->lay_out();
+  return out;
+}
+
+void Segments::lay_out() {
+  for (const Part& part : parts_) {
+    if (layout_.capacity > 0)
+      layout_.more.push_back(part.region);
+    else
+      layout_ = {part.region.data, part.region.capacity, part.region.guards, {}};
+  }
 }
 
 Result<> Segments::add(const SegmentSpec& spec, const std::string& boot) {

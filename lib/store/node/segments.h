@@ -37,6 +37,10 @@ class Segments {
   static Result<std::unique_ptr<Segments>> open(xfer::Engine& engine,
                                                 const std::vector<std::string>& specs,
                                                 std::string boot = {});
+  // One segment in memory of the application, which outlives it. What is before the first page is
+  // not used. kInvalid: less than two pages.
+  static Result<std::unique_ptr<Segments>> open_in(xfer::Engine& engine,
+                                                   std::span<std::byte> memory);
 
   const Layout& layout() const { return layout_; }
   std::byte* bytes_at(uint64_t offset) const;  // of the process's transfer segment
@@ -69,6 +73,7 @@ class Segments {
   Result<> add(const SegmentSpec& spec, const std::string& boot);
   Result<> add_file(Part& part, const std::string& boot);
   Result<> take_over(Part& part, io::Fd old, const std::vector<ObjectRecord>& listed);
+  void lay_out();
   Result<> map(Part& part, xfer::MemorySource source);
   void keep(Part& part, ObjectRecord record);
   Inventory dead_of(const Part& part);  // recovered from its index

@@ -108,8 +108,18 @@ TEST_CASE("memory of this process joins the pool, is preferred for its own puts,
   mc_memory* memory = nullptr;
   REQUIRE(mc_memory_allocate(mc_store_engine(store), 4096, MC_WRITABLE, &memory) == MC_OK);
   how.memory = memory;
-  CHECK(mc_store_lend(store, &how, &node) == MC_UNSUPPORTED);
+  CHECK(mc_store_lend(store, &how, &node) == MC_INVALID);  // more than it has
+  how.bytes = 0;
+  CHECK(mc_store_lend(store, &how, &node) == MC_INVALID);  // a page
+  how.numa = 1;
+  CHECK(mc_store_lend(store, &how, &node) == MC_INVALID);
+  how.numa = 0;
+  mc_memory_free(memory);
+  REQUIRE(mc_memory_allocate(mc_store_engine(store), 8192, 0, &memory) == MC_OK);
+  how.memory = memory;
+  CHECK(mc_store_lend(store, &how, &node) == MC_DENIED);
   how.memory = nullptr;
+  how.bytes = 16 * kMiB;
   mc_memory_free(memory);
   REQUIRE(mc_store_lend(store, &how, &node) == MC_OK);
   const auto ready = [&](uint32_t wanted) {
@@ -154,6 +164,52 @@ TEST_CASE("memory of this process joins the pool, is preferred for its own puts,
   REQUIRE(mc_store_exists(store, "k", 1, &found) == MC_OK);
   CHECK(found == 0);
   mc_lent_free(nullptr);
+}
+
+TEST_CASE("memory of the caller is lent: values lie in it, whole and between guards") {
+  Pool pool(1 * kMiB);
+  mc_store* const store = pool.store();
+  std::vector<char> own(8 * kMiB, 'x');  // its words are no guards
+  mc_memory* memory = nullptr;
+  REQUIRE(mc_memory_register(mc_store_engine(store), own.data() + 1, own.size() - 1, nullptr,
+                             MC_WRITABLE, &memory) == MC_OK);
+  mc_lend_options how{};
+  how.size = sizeof how;
+  how.memory = memory;
+  mc_lent* node = nullptr;
+  REQUIRE(mc_store_lend(store, &how, &node) == MC_OK);
+  uint64_t room = 0;
+  uint32_t nodes = 0;
+  const SteadyClock clock;
+  for (const Time end = clock.now() + 60s; nodes != 2 && clock.now() < end;)
+    REQUIRE(mc_store_health(store, 60'000, &nodes, &room) == MC_OK);
+  REQUIRE(nodes == 2);
+  CHECK(room > 1 * kMiB + own.size() * 512 / 513 - 3 * 4096);
+  CHECK(room < 1 * kMiB + own.size());
+  mc_put_options local{};
+  local.size = sizeof local;
+  local.flags = MC_PUT_PREFER_LOCAL;
+  std::vector<char> value(2 * kMiB);
+  for (size_t i = 0; i < value.size(); ++i) value[i] = static_cast<char>(i * 31 + i / 251);
+  for (const char* key : {"a", "b", "c"}) {
+    const mc_buffer buffer{value.data(), value.size()};
+    const mc_item item{{key, 1}, &buffer, 1, &local, 0};
+    mc_put_result stored{};
+    REQUIRE(mc_store_put_items(store, &item, 1, nullptr, &stored) == MC_OK);
+    CHECK(stored.outcome == MC_PUT_STORED);
+    std::vector<char> back(value.size());
+    REQUIRE(mc_store_get(store, key, 1, back.data(), back.size(), nullptr) == MC_OK);
+    CHECK(back == value);
+  }
+  size_t places = 0;
+  for (auto at = own.begin(); at != own.end(); at += static_cast<ptrdiff_t>(value.size())) {
+    at = std::search(at, own.end(), value.begin(), value.end());
+    if (at == own.end()) break;
+    ++places;
+  }
+  CHECK(places == 3);  // in the caller's memory, and nowhere else
+  mc_lent_free(node);
+  mc_memory_free(memory);
 }
 
 }  // namespace

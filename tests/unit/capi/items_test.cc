@@ -145,6 +145,66 @@ TEST_CASE("items fail on their own, with their codes") {
   CHECK(mc_store_get(pool.store(), "absent", 6, &small, 1, &bytes) == MC_NOT_FOUND);
 }
 
+// The client asks the node again before it gives up.
+TEST_CASE("a put on a node whose memory is read-only is denied") {
+  Pool pool(64 * kMiB, {}, true);
+  mc_store* const store = pool.open("60s", "only-shm", "shm");
+  const std::string key = "k";
+  std::string value = "value";
+  const Item one(key, value.data(), value.size());
+  const mc_item item = one;
+  mc_put_result stored{};
+  REQUIRE(mc_store_put_items(store, &item, 1, nullptr, &stored) == MC_OK);
+  CHECK(stored.code == MC_DENIED);
+  CHECK(mc_store_put(store, "k", 1, value.data(), value.size()) == MC_DENIED);
+  int found = 1;
+  REQUIRE(mc_store_exists(store, "k", 1, &found) == MC_OK);
+  CHECK(found == 0);
+  mc_store_close(store);
+}
+
+// As if the node had given the room to another value while the master still names it.
+TEST_CASE("a value whose guard words have moved is stale") {
+  Pool pool(1 * kMiB);
+  mc_store* const store = pool.store();
+  std::vector<uint64_t> own(4 * kMiB / sizeof(uint64_t));
+  mc_memory* memory = nullptr;
+  REQUIRE(mc_memory_register(mc_store_engine(store), own.data(), 4 * kMiB, nullptr, MC_WRITABLE,
+                             &memory) == MC_OK);
+  mc_lend_options how{};
+  how.size = sizeof how;
+  how.memory = memory;
+  mc_lent* node = nullptr;
+  REQUIRE(mc_store_lend(store, &how, &node) == MC_OK);
+  const SteadyClock clock;
+  uint32_t nodes = 0;
+  for (const Time end = clock.now() + 60s; nodes != 2 && clock.now() < end;)
+    REQUIRE(mc_store_health(store, 60'000, &nodes, nullptr) == MC_OK);
+  mc_put_options local{};
+  local.size = sizeof local;
+  local.flags = MC_PUT_PREFER_LOCAL;
+  std::vector<char> value(2 * kMiB, 'v'), back(2 * kMiB);  // more than the other node has
+  const std::string key = "k";
+  const Item put(key, value.data(), value.size(), &local), get(key, back.data(), back.size());
+  mc_item item = put;
+  mc_put_result stored{};
+  REQUIRE(mc_store_put_items(store, &item, 1, nullptr, &stored) == MC_OK);
+  REQUIRE(stored.outcome == MC_PUT_STORED);
+  // The first page that begins in the registered memory has the guard words.
+  auto* words = reinterpret_cast<uint64_t*>((reinterpret_cast<uintptr_t>(own.data()) + 4095) &
+                                            ~uintptr_t{4095});
+  for (size_t i = 0; i < 4096 / sizeof(uint64_t); ++i) words[i] += 1000;
+  item = get;
+  mc_get_result got{};
+  const OwnQueue queue = open_queue(store);
+  REQUIRE(mc_store_get_async(store, queue.get(), 1, &item, 1, 0, &got) == MC_OK);
+  CHECK(next(queue).failed == 1);
+  CHECK(got.code == MC_STALE);
+  CHECK(mc_store_get(store, "k", 1, back.data(), back.size(), nullptr) == MC_STALE);
+  mc_lent_free(node);
+  mc_memory_free(memory);
+}
+
 TEST_CASE("version and features") {
   CHECK((mc_abi_version() >> 16) == 0);
   CHECK((mc_abi_version() & 0xffff) > 0);

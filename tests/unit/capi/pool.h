@@ -14,6 +14,7 @@
 #include "store/node/node.h"
 #include "store/service/master_service.h"
 #include "tests/slow.h"
+#include "xfer/core/messages.h"
 
 namespace mc::capi {
 
@@ -21,7 +22,10 @@ using namespace std::chrono_literals;
 
 class Pool {
  public:
-  explicit Pool(uint64_t bytes = 64 * kMiB, store::MasterOptions how = {}) : loop_(clock_) {
+  // `read_only`: the node says that its memory is, which is not so with a node that tells the
+  // truth.
+  explicit Pool(uint64_t bytes = 64 * kMiB, store::MasterOptions how = {}, bool read_only = false)
+      : loop_(clock_) {
     store::MasterServiceOptions options;
     options.listen = options.http = "127.0.0.1:0";
     options.master = std::move(how);
@@ -37,7 +41,16 @@ class Pool {
     auto server = rpc::Server::open(loop_, "127.0.0.1:0", metrics_);
     REQUIRE(server);
     server_ = std::move(*server);
-    xfer::serve(*engine_, *server_);
+    if (read_only)
+      server_->on<xfer::DescribeSegment>(
+          [this](const xfer::DescribeSegment&,
+                 const rpc::Call&) -> Result<xfer::SegmentDescriptor> {
+            xfer::SegmentDescriptor told = engine_->describe();
+            for (xfer::BufferInfo& buffer : told.buffers) buffer.writable = false;
+            return told;
+          });
+    else
+      xfer::serve(*engine_, *server_);
     store::NodeOptions n;
     n.master = master_->control();
     n.size = Bytes{bytes};
@@ -64,10 +77,12 @@ class Pool {
     if (thread_.joinable()) thread_.join();
   }
   const std::string& address() const { return address_; }
-  mc_store* open(const char* timeout = "60s", const char* name = "c") const {
+  mc_store* open(const char* timeout = "60s", const char* name = "c",
+                 const char* transports = nullptr) const {
     mc_options* options = nullptr;
     REQUIRE(mc_options_new(&options) == MC_OK);
     REQUIRE(mc_options_set(options, "timeout", timeout) == MC_OK);
+    if (transports != nullptr) REQUIRE(mc_options_set(options, "transports", transports) == MC_OK);
     mc_store* store = nullptr;
     REQUIRE(mc_store_setup(name, address_.c_str(), options, &store) == MC_OK);
     mc_options_free(options);
