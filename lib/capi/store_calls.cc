@@ -151,6 +151,7 @@ mc_done PutCall::give_up(const Error& why) {
 mc_done PutCall::run() {
   const Time until = store_.engine->clock.now() + store_.options.timeout;
   for (Group& group : groups_) run(group, until);
+  if (stopped_ && done_.failed > 0) done_.code = MC_UNAVAILABLE;
   return done_;
 }
 
@@ -162,13 +163,19 @@ std::vector<Result<>> PutCall::remove_waiting(store::Client& client,
   for (;;) {
     auto removed = client.remove(keys, true, &tenant);
     if (std::none_of(removed.begin(), removed.end(), unsure) ||
-        store_.engine->clock.now() >= until || !client.exists(keys))
+        store_.engine->clock.now() >= until || stopped_ || !client.exists(keys))
       return removed;
   }
 }
 
 void PutCall::run(Group& group, Time until) {
   group.as.until = until;
+  group.as.stopped = &stopped_;
+  if (stopped_) {
+    for (const size_t place : group.places)
+      set(place, fail(Code::kUnavailable, "cancelled"), 0, false);
+    return;
+  }
   auto client = store_.clients.take();
   if (!client) {
     for (const size_t place : group.places) set(place, fail(client.error()), 0, false);

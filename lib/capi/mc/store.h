@@ -201,15 +201,15 @@ typedef struct mc_lend_options {
   uint32_t size; /* sizeof(mc_lend_options) */
   uint32_t numa; /* 0: any node, else the node's number + 1 */
   uint64_t bytes;
-  mc_memory* memory; /* NULL: the library allocates; else it is lent: its first `bytes`, 0: all */
+  mc_memory* memory;         /* NULL: the library allocates; else its first `bytes`, 0: all of it */
   const char *host, *domain; /* as in `mc-store serve --help`; NULL: the option "host", or none */
   uint32_t drain_ms;         /* how long mc_lent_free moves values to other nodes */
 } mc_lend_options;
 typedef struct mc_lent mc_lent;
 /* Takes the memory at once, and joins the master as soon as that answers: MC_OK does not wait for
- * it. Memory of the caller is whole pages of 4 KiB from the first on, of which one in 513 is the
- * node's own; nobody else writes to it, and it is freed after mc_lent_free. MC_NO_SPACE: not enough
- * memory. MC_INVALID: no bytes, less than two pages of the caller's or more than it has, no such
+ * it. Memory of the caller is used in whole pages of 4 KiB; the node keeps one in 513 for itself.
+ * Nobody else writes to it, and it is freed after mc_lent_free. MC_NO_SPACE: not enough memory.
+ * MC_INVALID: no bytes, less than two pages of the caller's or more than it has, no such
  * NUMA node or one beside `memory`. MC_DENIED: `memory` is not MC_WRITABLE. */
 MC_API mc_code mc_store_lend(mc_store* store, const mc_lend_options* options, mc_lent** out);
 /* Leaves the pool: within drain_ms and a second. NULL is allowed. Before the store is closed. */

@@ -148,12 +148,15 @@ template Result<Replicas> Client::ask(const GetReplicas&, Time, Duration);
 
 // Waits until the batch has moved, and renews the leases of the objects it reads.
 void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
-                        const std::vector<ObjectKey>& leased, Duration lease, Time deadline) {
+                        const std::vector<ObjectKey>& leased, Duration lease, Time deadline,
+                        const std::atomic<bool>* stopped) {
   constexpr Duration kProgress = std::chrono::milliseconds(200);
+  constexpr Duration kStop = std::chrono::milliseconds(20);
   const auto renew_every = leased.empty() ? options_.timeout : std::max(lease / 2, kProgress / 2);
   Time renewed = clock_.now();
   for (;;) {
-    const Duration turn = options_.progress ? std::min(kProgress, renew_every) : renew_every;
+    Duration turn = options_.progress ? std::min(kProgress, renew_every) : renew_every;
+    if (stopped != nullptr) turn = std::min(turn, kStop);
     const Duration budget = std::min(left(deadline), turn);
     if (budget <= Duration::zero()) return;
     const auto moved = engine_.wait(batch, budget);
@@ -165,7 +168,7 @@ void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
       finished = finished && xfer::finished(status.state);
     }
     if (options_.progress) options_.progress(bytes, total);
-    if (moved || finished) return;
+    if (moved || finished || (stopped != nullptr && stopped->load())) return;
     if (!leased.empty() && clock_.now() - renewed >= renew_every) {
       renewed = clock_.now();
       // A failed renewal is no error: the guard words show whether the bytes are valid.

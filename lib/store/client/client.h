@@ -88,6 +88,9 @@ struct PutAs {  // replaces the client's own options
   uint32_t replicas = 0;  // 0: as the client's options; so is an empty `prefer`
   std::string prefer{};
   Time until = Time::max();  // if before the end of the call's timeout
+  // Outlives the call, may be null. Once true, bytes stop moving and what is open is kUnavailable.
+  const std::atomic<bool>* stopped = nullptr;
+  bool ends() const { return stopped != nullptr && stopped->load(); }
   bool operator==(const PutAs&) const = default;
 };
 struct ValueRange {  // bytes of a value, and where they go
@@ -167,8 +170,9 @@ class Client {
   Result<xfer::SegmentHandle> segment_of(const NodeRef& node, Opened& opened, Time deadline);
   Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
                    std::vector<xfer::Request>& requests);
-  void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
-                 const std::vector<NodeRef>& nodes, Time deadline);
+  void write_out(std::span<Write> writes, const PutAs& as,
+                 const std::vector<xfer::Request>& requests, const std::vector<NodeRef>& nodes,
+                 Time deadline);
   static bool is_less_specific(const Write& write);
   static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
@@ -196,7 +200,8 @@ class Client {
   void fetch(std::span<Read* const> some, const Loaded& loaded, xfer::SegmentHandle segment,
              const NodeRef& node, Time deadline);
   void wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
-                  const std::vector<ObjectKey>& leased, Duration lease, Time deadline);
+                  const std::vector<ObjectKey>& leased, Duration lease, Time deadline,
+                  const std::atomic<bool>* stopped = nullptr);
   bool verifies(const Read& read);
   void report(const NodeRef& node);
   void report_corrupt(const Read& read, const ReplicaLocation& place, const NodeRef& node);

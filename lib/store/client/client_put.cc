@@ -58,7 +58,8 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
     std::vector<Write*> last;
     for (Write& w : chunk) last.push_back(&w);
     std::deque<std::vector<Write>> rounds;
-    for (int round = 1; round < kRoundsMax && left(deadline) > Duration::zero(); ++round) {
+    for (int round = 1; round < kRoundsMax && left(deadline) > Duration::zero() && !as.ends();
+         ++round) {
       std::vector<Write> again;
       std::vector<size_t> of;
       for (size_t i = 0; i < last.size(); ++i)
@@ -123,7 +124,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
     else
       w.moved = true;
   }
-  write_out(writes, requests, started->nodes, deadline);
+  write_out(writes, as, requests, started->nodes, deadline);
   finish_puts(writes, as.tenant, deadline);
 }
 
@@ -147,7 +148,8 @@ Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& op
   return {};
 }
 
-void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
+void Client::write_out(std::span<Write> writes, const PutAs& as,
+                       const std::vector<xfer::Request>& requests,
                        const std::vector<NodeRef>& nodes, Time deadline) {
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
@@ -158,7 +160,8 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
     total += w.bytes * w.grant.places.size();
     w.checksum = checksum_of(w.item->parts, w.bytes);  // while the bytes move
   }
-  if (submitted && !requests.empty()) wait_moved(batch, requests.size(), total, {}, {}, deadline);
+  if (submitted && !requests.empty())
+    wait_moved(batch, requests.size(), total, {}, {}, deadline, as.stopped);
   for (Write& w : writes) {
     if (!w.moved) continue;
     for (size_t i = 0; i < w.count && w.moved; ++i) {
@@ -169,8 +172,9 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
       w.moved = false;
       if (status.state == xfer::TransferState::kFailed && status.error.code == Code::kUnavailable)
         report(nodes[w.grant.places[i * w.grant.places.size() / w.count].node]);
-      w.answer.value = status.state == xfer::TransferState::kFailed
-                           ? fail(status.error)
+      w.answer.value = status.state == xfer::TransferState::kFailed ? fail(status.error)
+                       : as.ends()
+                           ? fail(Code::kUnavailable, "cancelled")
                            : fail(Code::kTimeout, "put of '%s': not written within %s",
                                   escape(w.item->key).c_str(), to_text(options_.timeout).c_str());
     }

@@ -166,7 +166,7 @@ TEST_CASE("memory of this process joins the pool, is preferred for its own puts,
   mc_lent_free(nullptr);
 }
 
-TEST_CASE("memory of the caller is lent: values lie in it, whole and between guards") {
+TEST_CASE("memory of the caller joins the pool: values lie in it, whole and between guards") {
   Pool pool(1 * kMiB);
   mc_store* const store = pool.store();
   std::vector<char> own(8 * kMiB, 'x');  // its words are no guards

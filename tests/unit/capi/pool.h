@@ -78,11 +78,12 @@ class Pool {
   }
   const std::string& address() const { return address_; }
   mc_store* open(const char* timeout = "60s", const char* name = "c",
-                 const char* transports = nullptr) const {
+                 const char* transports = nullptr, const char* fault = nullptr) const {
     mc_options* options = nullptr;
     REQUIRE(mc_options_new(&options) == MC_OK);
     REQUIRE(mc_options_set(options, "timeout", timeout) == MC_OK);
     if (transports != nullptr) REQUIRE(mc_options_set(options, "transports", transports) == MC_OK);
+    if (fault != nullptr) REQUIRE(mc_options_set(options, "fault", fault) == MC_OK);
     mc_store* store = nullptr;
     REQUIRE(mc_store_setup(name, address_.c_str(), options, &store) == MC_OK);
     mc_options_free(options);

@@ -1,8 +1,11 @@
 // Calls that return at once, through the C interface.
 #include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <map>
 
 #include "capi/store_calls.h"
@@ -198,6 +201,50 @@ TEST_CASE("a queue stops the calls that run under a cancelled tag") {
   CHECK((*queue)->take({&done, 1}) == 1);
   CHECK(done.tag == 5);
   CHECK(done.failed == 1);
+}
+
+// Its bytes are held back for ten minutes; the memory is gone once the tag is taken.
+TEST_CASE("a put that runs is cancelled: nothing is stored, and its memory is read no more") {
+  Pool pool;
+  char script[] = "/tmp/mc-fault.XXXXXX";
+  const int file = ::mkstemp(script);
+  REQUIRE(file >= 0);
+  const std::string rule =
+      R"({"op": "write", "skip": 2, "delay": "10m"})";  // after two guard words
+  REQUIRE(::write(file, rule.data(), rule.size()) == static_cast<ssize_t>(rule.size()));
+  ::close(file);
+  mc_store* const store = pool.open("10m", "slow", nullptr, script);
+  ::unlink(script);
+  constexpr size_t kBytes = 1 * kMiB;
+  void* const memory =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  std::memset(memory, 'v', kBytes);
+  OwnQueue queue = open_queue(store, 1);
+  const std::string a = "a", b = "b";
+  const Item first(a, memory, kBytes / 2), second(b, memory, kBytes);
+  const mc_item items[] = {first, second};
+  mc_put_result stored[2] = {{99, 0, 0}, {99, 0, 0}};
+  REQUIRE(mc_store_put_async(store, queue.get(), 5, items, 2, nullptr, stored) == MC_OK);
+  uint64_t room = 64 * kMiB;
+  while (room == 64 * kMiB)  // until it has its places
+    REQUIRE(mc_store_health(pool.store(), 60'000, nullptr, &room) == MC_OK);
+  REQUIRE(mc_queue_cancel(queue.get(), 5) == MC_OK);
+  const mc_done done = next(queue);
+  REQUIRE(::munmap(memory, kBytes) == 0);
+  CHECK(done.tag == 5);
+  CHECK(done.code == MC_UNAVAILABLE);
+  CHECK(done.failed == 2);
+  CHECK(stored[0].code == MC_UNAVAILABLE);
+  CHECK(stored[1].code == MC_UNAVAILABLE);
+  CHECK(mc_queue_cancel(queue.get(), 5) == MC_NOT_FOUND);
+  // The keys are free again, at once.
+  CHECK(mc_store_put(pool.store(), "a", 1, "new", 3) == MC_OK);
+  int found = 1;
+  REQUIRE(mc_store_exists(pool.store(), "b", 1, &found) == MC_OK);
+  CHECK(found == 0);
+  queue.reset();
+  mc_store_close(store);
 }
 
 TEST_CASE("closing a queue gives up what waits, and what waits for a value") {
