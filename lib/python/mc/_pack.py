@@ -35,12 +35,25 @@ def flat(keys: Sequence[Key]) -> tuple[bytes, 'array[int]']:
     except TypeError:
         text = '\xff'
     if text.isascii():
-        sizes = list(map(len, keys))
-        if sizes and sizes.count(sizes[0]) == len(sizes):  # as keys of blocks are
-            return text.encode(), _even_ends(sizes[0], len(sizes))
-        return text.encode(), array('I', accumulate(sizes))
+        size = len(next(iter(keys), ''))
+        if keys and _even(keys, size, text):  # as keys of blocks are
+            return text.encode(), _even_ends(size, len(keys))
+        return text.encode(), array('I', accumulate(map(len, keys)))
     coded = [encode(key) for key in keys]
     return b''.join(coded), array('I', accumulate(map(len, coded)))
+
+
+def _even(keys: Sequence[str], size: int, text: str) -> bool:
+    """Whether all keys have this size. Faster than asking each for its own: with a NUL after each
+    the NULs are where they shall be, and there are no others."""
+    if len(text) != size * len(keys) or '\0' in text:
+        return False
+    return '\0'.join(keys)[size::size + 1] == _nuls(len(keys) - 1)
+
+
+@lru_cache(maxsize=64)
+def _nuls(count: int) -> str:
+    return '\0' * count
 
 
 @lru_cache(maxsize=64)
