@@ -148,11 +148,25 @@ def flat_keys(packed):
     return [joined[begin:end] for begin, end in zip([0, *ends], ends)]
 
 
-@pytest.mark.parametrize('keys', [[], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS, EVEN, ['', '']])
+@pytest.mark.parametrize('keys', [
+    [], ['one'], ['a', 'bb', 'ccc'], [b'a', b''], KEYS, EVEN, ['', ''], ['bb', 'a', 'ccc'],
+    ('ab', 'cd'), {'ab': 1, 'cd': 2}])
 def test_flat_keys(keys):
     packed = _pack.FlatKeys(keys)
     gc.collect()
     assert flat_keys(packed) == [_pack.encode(k) for k in keys]
+
+
+@pytest.mark.parametrize('keys', [['a\0', 'b'], ['a\0', '\0b'], ['ab', 'c\0d', 'e'], ['a', '\0\0', '']])
+def test_flat_keys_with_nul(keys):
+    joined, ends = _pack.flat(keys)
+    assert [joined[begin:end].decode() for begin, end in zip([0, *ends], ends)] == keys
+
+
+def test_a_number_is_no_key():
+    for keys in ([5], ['a', 5], [None]):
+        with pytest.raises(TypeError):
+            _pack.flat(keys)
 
 
 def test_a_key_of_any_bytes_is_text():
