@@ -18,4 +18,6 @@ else
     differ $which --seed "$(date +%Y%m%d)" || bad=1
   done
 fi
+# Programs of the wheel that nobody here wrote: the same answers over both.
+python3 "$MC_SOURCE/tests/nightly/mooncake/programs.py" --real "$real" || bad=1
 [ $bad = 0 ] || die "other answers than Mooncake's: see above"
