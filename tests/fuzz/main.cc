@@ -32,7 +32,11 @@ const std::vector<Target>& targets() {
       {.name = "tokenizer", .run = run_tokenizer, .words = words_tokenizer},
       {.name = "sentencepiece", .run = run_sentencepiece, .seeds = seeds_sentencepiece},
       {.name = "gguf", .run = run_gguf, .seeds = seeds_gguf},
-      {.name = "safetensors", .run = run_safetensors, .seeds = seeds_safetensors}};
+      {.name = "safetensors", .run = run_safetensors, .seeds = seeds_safetensors},
+      {.name = "template",
+       .run = run_template,
+       .words = words_template,
+       .seeds = seeds_template}};
   return all;
 }
 

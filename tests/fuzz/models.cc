@@ -6,6 +6,7 @@
 #include "model/files/config.h"
 #include "model/files/gguf.h"
 #include "model/files/tensors.h"
+#include "model/template/jinja_template.h"
 #include "model/text/chat.h"
 #include "model/text/gguf_tokenizer.h"
 #include "model/text/tokenizer.h"
@@ -176,6 +177,41 @@ std::vector<std::string> seeds_safetensors() {
   out += head;
   out.append(24, '\1');
   return {out};
+}
+
+// Whatever a template says, it ends soon, and what it writes is bounded.
+void run_template(std::string_view input) {
+  const auto parsed = model::JinjaTemplate::parse(input, "template");
+  if (!good(parsed)) return;
+  const Json messages = {{{"role", "user"}, {"content", "Hi \xf0\x9f\x99\x82"}},
+                         {{"role", "assistant"}, {"content", nullptr}}};
+  const model::TemplateLimits limits{
+      .steps = 20'000, .bytes = 1u << 20, .output = 1u << 16, .depth = 200};
+  std::tm now{};
+  now.tm_mday = 1;
+  const auto text = parsed->render(
+      {{"messages", messages}, {"tools", nullptr}, {"add_generation_prompt", true}}, now, limits);
+  if (good(text)) MC_CHECK(text->size() <= limits.output);
+  (void)parsed->reads_content_parts();
+}
+std::vector<std::string_view> words_template() {
+  return {"{%",      "%}",     "{{",         "}}",       "{#",       "#}",      "-%}",
+          "{%-",     " if ",   " elif ",     " else ",   " for ",    " in ",    " set ",
+          " macro ", "endfor", "endif",      "endset",   "raw",      "endraw",  "messages",
+          "loop",    "range(", "namespace(", "|tojson",  "|join",    "|map(",   "|list",
+          "|length", " is ",   "defined",    "mapping",  ".items()", ".split(", "[::-1]",
+          "[1:]",    " ~ ",    " ** ",       "//",       "'a'",      "9999999", "(((((((((((",
+          "[[[[[[",  "a=",     "break",      "continue", "not "};
+}
+std::vector<std::string> seeds_template() {
+  return {
+      "{%- for m in messages if m.role %}{{ loop.index ~ m['role'] + '\n' + (m.content or '') | "
+      "trim }}{%- else -%} none {% endfor %}",
+      "{% macro f(x, n=3) %}{% if n > 0 %}{{ f(x * 2, n - 1) }}{% else %}{{ x }}{% endif %}"
+      "{% endmacro %}{{ f('ab') }}{% set ns = namespace(a=[1, 2.5, {'k': none}]) %}"
+      "{% set ns.b = ns.a[::-1] | tojson(indent=2) %}{{ ns.b }}",
+      "{% set x %}a{% raw %}{{{% endraw %}{% endset %}{{ x.split('{')[0] | upper if x is string "
+      "and 'a' in x else messages | map(attribute='role') | join(', ') }}{# end #}"};
 }
 
 }  // namespace mc::fuzz

@@ -43,5 +43,8 @@ void run_gguf(std::string_view input);
 std::vector<std::string> seeds_gguf();
 void run_safetensors(std::string_view input);
 std::vector<std::string> seeds_safetensors();
+void run_template(std::string_view input);
+std::vector<std::string_view> words_template();
+std::vector<std::string> seeds_template();
 
 }  // namespace mc::fuzz

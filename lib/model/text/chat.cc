@@ -3,11 +3,10 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "model/files/mapped_file.h"
+#include "model/template/jinja_template.h"
 
 namespace mc::model {
 namespace {
-
-constexpr size_t kTemplateBytesMax = 1u << 20;
 
 std::string trimmed(std::string_view text) {
   constexpr std::string_view kSpaces = " \t\r\n\v\f";
