@@ -10,6 +10,8 @@ namespace mc::sched {
 namespace {
 
 constexpr double kTrivial = 0.1;
+// Fixed parts of two engines differ by so much, and by half, without a meaning.
+constexpr double kByChanceMs = 25;
 
 // At least one token is always computed: the one whose output is the answer's first.
 uint64_t reusable(const PrefillView& node, const Ask& ask) {
@@ -20,7 +22,7 @@ uint64_t reusable(const PrefillView& node, const Ask& ask) {
 
 double prefill_ms(const PrefillView& node, uint64_t tokens, uint64_t reused, const Cost& cost) {
   if (node.rate == nullptr) return cost.prefill_ms(tokens, reused);
-  return node.rate->factor(cost.prefill_factor()) * cost.spec_prefill_ms(tokens, reused);
+  return node.rate->predict_ms(cost.spec_prefill_ms(tokens, reused), cost.prefill_factor());
 }
 
 // The blocks of the pool that follow the first `have` tokens. One token at least is computed.
@@ -77,6 +79,7 @@ Candidate estimate(const PrefillView& node, uint64_t best_tokens, const View& vi
   c.pool_disk_tokens = r.disk;
   c.pool_ms = r.pool_ms;
   c.prefill_ms = r.prefill_ms;
+  c.fixed_ms = node.rate != nullptr ? node.rate->fixed_ms() : 0;
   c.transfer_ms = node.whole ? 0 : node.congestion * cost.transfer_ms(ask.tokens);
   c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.pool_ms + c.prefill_ms + c.transfer_ms;
   return c;
@@ -124,11 +127,14 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
                      }),
             "least weighted cost"};
   const bool trivial = is_trivial(best_tokens, ask.tokens);
+  double least = candidates[usable.front()].fixed_ms;
+  for (const size_t i : usable) least = std::min(least, candidates[i].fixed_ms);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
+    const double slow = std::max(0.0, c.fixed_ms - 2 * least - kByChanceMs) - c.fixed_ms;
     const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
     const double cold = trivial ? go_on(nodes[i], 0, view, ask, cost).ms() : 0;
-    return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, c.queue_ms, ties(i));
+    return std::tuple(slow + (trivial ? c.queue_ms + cold + late : c.ttft_ms), c.queue_ms, ties(i));
   });
   const Candidate& c = candidates[at];
   if (trivial && c.pool_tokens() > 0) return {at, "shortest queue, fetching from the pool"};

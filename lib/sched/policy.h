@@ -10,7 +10,8 @@
 // goes on with the blocks that the pool has next, if fetching them (`pool`) is faster than
 // computing them. The pool serves all nodes alike, with every policy: a worker fetches from it when
 // the request's turn has come. A match that covers less than kTrivial of the prompt (a shared
-// system prompt) does not make a node better than another. Ties: shortest queue (a fetch can hide
+// system prompt) does not make a node better than another, nor does what engines take for any
+// prompt, as long as it differs by no more than times vary. Ties: shortest queue (a fetch can hide
 // the queue), fewest queued tokens, fewest requests so far, first name.
 //
 //   local     as kvcache without fetching: every node reuses what it holds itself
@@ -98,6 +99,7 @@ struct Candidate {
   uint64_t pool_memory_tokens = 0, pool_disk_tokens = 0;
   uint64_t pool_tokens() const { return pool_memory_tokens + pool_disk_tokens; }
   double queue_ms = 0, fetch_ms = 0, pool_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  double fixed_ms = 0;  // of prefill_ms: what an external engine takes for any prompt
   double ttft_ms = 0;
 };
 

@@ -37,6 +37,7 @@
 #include "serve/conductor/pool_view.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
+#include "serve/external/answer_events.h"
 #include "serve/external/answer_model.h"
 #include "serve/external/external_engines.h"
 #include "serve/protocol/generate.h"
@@ -134,7 +135,11 @@ class Conductor {
     http::Client::Id http = 0;
     int status = 0;
     std::string type, held, tail;  // of the answer; an error's text; its end, with the usage
+    std::string retry_after;       // where it is full
     bool begun = false;
+    bool streams() const { return type.starts_with("text/event-stream"); }
+    AnswerEvents events;
+    size_t since_pace = 0;  // bytes since the deadline moved
     AnswerTimes times;
     std::optional<AnswerModel> rename;  // where the engine has its own name for the model
   };
@@ -166,6 +171,9 @@ class Conductor {
     bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
     ProxiedAttempt proxied;
+    std::unique_ptr<ProxiedAttempt> turned_away;  // the last engine that said it is full
+    int passed_status = 200;                      // of an engine's answer
+    void pass_on(const ProxiedAttempt& refused);
     std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
   };
   struct Instruments;  // its metrics

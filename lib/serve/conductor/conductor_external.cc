@@ -17,6 +17,8 @@ constexpr Duration kUpstreamSlack = std::chrono::seconds(2);
 constexpr size_t kTailMax = 8192;          // of an answer, where its usage stands
 constexpr size_t kHeldMax = 64 * kKiB;     // of an error's text
 constexpr size_t kKvAnswerMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
+constexpr size_t kPaceBytes = 64 * kKiB;   // of an answer that is no stream, in each token timeout
+constexpr size_t kHeaderMax = 64;          // characters of a retry-after
 constexpr const char* kKvParams = "kv_transfer_params";
 
 // The last "usage":{...} of an answer.
@@ -88,12 +90,13 @@ std::vector<uint64_t> engine_tags(const GenerateRequest& ask, const ExternalEngi
   return tags;
 }
 
-size_t events_in(std::string_view chunk) {
-  size_t n = 0;
-  for (size_t at = chunk.find("data: {"); at != std::string_view::npos;
-       at = chunk.find("data: {", at + 1))
-    ++n;
-  return n;
+// When an engine that is full may be asked again: its own words, if they can stand in a header.
+std::string retry_after_of(const std::map<std::string, std::string>& headers) {
+  const auto it = headers.find("retry-after");
+  const bool said = it != headers.end() && !it->second.empty() && it->second.size() <= kHeaderMax &&
+                    std::all_of(it->second.begin(), it->second.end(),
+                                [](char c) { return c >= ' ' && c < 0x7f; });
+  return said ? it->second : "1";
 }
 
 }  // namespace
@@ -106,7 +109,8 @@ void Conductor::add_external(sched::View& v, const GenerateRequest& ask, const J
     if (e->options.url.empty() || e->options.role == "decode") continue;
     sched::PrefillView node;
     node.name = name;
-    node.usable = e->up && !(job != nullptr && (job->full.contains(name) || !ask.proxied));
+    node.usable = e->up && !e->outliers.ejected(now) &&
+                  !(job != nullptr && (job->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
     if (e->options.role == "prefill") decodes = partner(*e, job);
     node.usable =
@@ -135,10 +139,12 @@ void Conductor::add_external(sched::View& v, const GenerateRequest& ask, const J
   }
 }
 
-// Prefers one that has not failed this request. Never one that had no room for it.
+// Prefers one that has not failed this request. Never one that had no room for it, or is ejected.
 ExternalEngine* Conductor::partner(const ExternalEngine& prefill, const Job* job) const {
   const auto room = [&](const std::string& name) {
-    return job == nullptr || !job->full.contains(name);
+    const ExternalEngine* const e = external_->find(name);
+    return (job == nullptr || !job->full.contains(name)) && e != nullptr &&
+           !e->outliers.ejected(loop_.now());
   };
   ExternalEngine* const good = external_->partner(prefill, [&](const std::string& name) {
     return room(name) && (job == nullptr || !job->avoid.contains(name));
@@ -211,9 +217,10 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     w.status = status;
     const auto type = headers.find("content-type");
     w.type = type == headers.end() ? "application/json" : type->second;
+    w.retry_after = retry_after_of(headers);
     const std::string& ours = cost_.spec().name;
     if (j->ask.proxied->model == ours && theirs != ours)
-      w.rename.emplace(theirs, ours, w.type.starts_with("text/event-stream"));
+      w.rename.emplace(theirs, ours, w.streams());
   };
   calls.on_chunk = [this, mine](std::string_view chunk, Time) {
     if (Job* const j = mine()) on_upstream_bytes(*j, chunk);
@@ -268,23 +275,28 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
     return;
   }
   Progress& p = job.progress;
-  if (!w.begun) {
+  const bool first = !w.begun;
+  if (first) {
     w.begun = true;
     p.ttft_ms = to_ms(loop_.now() - job.arrived);
     instruments_->ttft.observe(p.ttft_ms / 1e3);
     instruments_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
     if (ExternalEngine* e = external_->find(w.engine)) {
-      if (w.decode.empty())
-        e->begins(w.times, w.type.starts_with("text/event-stream"), loop_.now());
+      if (w.decode.empty()) e->begins(w.times, w.streams(), loop_.now());
       e->ledger.finish(job.id, loop_.now());
     }
     index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   }
   w.tail.append(chunk);
   if (w.tail.size() > 2 * kTailMax) w.tail.erase(0, w.tail.size() - kTailMax);
-  p.output_tokens =
-      std::max<uint32_t>(1, p.output_tokens + static_cast<uint32_t>(events_in(chunk)));
-  job.deadline = loop_.now() + options_.token_timeout;
+  const uint32_t events = w.streams() ? w.events.pass(chunk) : 0;
+  p.output_tokens = std::max<uint32_t>(1, p.output_tokens + events);
+  w.since_pace += chunk.size();
+  // Who sends a byte now and then does not go on.
+  if (w.streams() ? events > 0 : first || w.since_pace >= kPaceBytes) {
+    job.deadline = loop_.now() + options_.token_timeout;
+    w.since_pace = 0;
+  }
   if (!w.rename) return job.sink.on_upstream_bytes(p, w.status, w.type, chunk);
   const std::string renamed = w.rename->pass(chunk);
   job.sink.on_upstream_bytes(p, w.status, w.type, renamed);
@@ -303,25 +315,31 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   }
   if (w.status == 429 || w.status == 503) {  // it is full: others may not be
     job.full.insert(asked);
+    if (ExternalEngine* e = external_->find(asked); e != nullptr && w.status == 503)
+      external_->answered(*e, false, loop_.now());
+    job.turned_away = std::make_unique<ProxiedAttempt>(std::move(w));
+    w = {};
+    w.engine = job.turned_away->engine;  // for release()
+    w.decode = job.turned_away->decode;
     release(job, "it is full");
     return start(job);
   }
-  if (w.status == 200 && w.prefilling) return start_decode_half(job);
-  if (w.status == 200 && !w.begun)
+  if (w.status == 200 && !w.prefilling && !w.begun)
     return fail_attempt(job, {asked},
                         RequestError{503, "worker_failed", where + " answers without a body", 1});
-  if (w.status >= 500 || w.status < 200)
+  if (w.status >= 500 || w.status < 200 || w.status / 100 == 3)
     return fail_attempt(
         job, {asked},
         RequestError{503, "worker_failed",
                      strf("%s answers with status %d", where.c_str(), w.status), 1});
+  if (ExternalEngine* e = external_->find(asked)) external_->answered(*e, true, loop_.now());
+  if (w.status == 200 && w.prefilling) return start_decode_half(job);
   Progress& p = job.progress;
-  if (w.status != 200) {  // the client's mistake: the engine's own words go to it
-    p.output_tokens = 1;
-    job.sink.on_upstream_bytes(p, w.status, w.type, w.held);
-    if (!jobs_.contains(job.id)) return;
+  if (w.status != 200) {  // the client's mistake
+    const Id id = job.id;
+    job.pass_on(w);
+    if (!jobs_.contains(id)) return;
     p.output_tokens = 0;
-    p.finish = strf("status_%d", w.status);
     return end(job, std::nullopt);
   }
   if (!p.cached_tokens)  // a pair's is known from its first half: the other got all of the KV
@@ -345,6 +363,15 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   p.finish = "passed";
   job.committed = true;  // its guess stands until it ends, or events confirm it
   end(job, std::nullopt);
+}
+
+// The engine's own words go to the client.
+void Conductor::Job::pass_on(const ProxiedAttempt& refused) {
+  passed_status = refused.status;
+  if (refused.status == 429 || refused.status == 503) progress.retry_after = refused.retry_after;
+  progress.finish = strf("status_%d", refused.status);
+  progress.output_tokens = 1;  // it has begun
+  sink.on_upstream_bytes(progress, refused.status, refused.type, refused.held);
 }
 
 // Takes back what proxy() charged.

@@ -40,12 +40,12 @@ void Conductor::expired(Job& job) {
     case State::kAnswering:
     case State::kProxying: break;
   }
-  const std::string node = job.state == State::kProxying ? job.proxied.asked() : job.decode.node;
-  fail_attempt(job, {node},
-               RequestError{504, "upstream_timeout",
-                            strf("no token from %s within %s", node.c_str(),
-                                 to_text(options_.token_timeout).c_str()),
-                            1});
+  const bool external = job.state == State::kProxying;
+  const std::string node = external ? job.proxied.asked() : job.decode.node;
+  const Duration limit =
+      external && !job.proxied.begun ? options_.prefill_timeout : options_.token_timeout;
+  const std::string why = strf("no token from %s within %s", node.c_str(), to_text(limit).c_str());
+  fail_attempt(job, {node}, RequestError{504, "upstream_timeout", why, 1});
 }
 
 void Conductor::step_failed(Job& job, const WorkerRef& where, const char* op, const Error& error) {
@@ -65,6 +65,9 @@ void Conductor::step_failed(Job& job, const WorkerRef& where, const char* op, co
 }
 
 void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestError why) {
+  if (job.state == State::kProxying)
+    if (ExternalEngine* e = external_->find(job.proxied.asked()))
+      external_->answered(*e, false, loop_.now());
   release(job, why.what);
   if (job.progress.output_tokens > 0 || job.failures >= options_.retries) return end(job, why);
   ++job.failures;
@@ -114,14 +117,15 @@ void Conductor::abort_at(const WorkerRef& ref, const std::string& wire, const st
 
 void Conductor::end(Job& job, const std::optional<RequestError>& failed) {
   release(job, failed ? failed->what : "finished");
+  const int status = failed ? failed->status : job.passed_status;
   metrics_
       .counter("mc_conductor_requests_total", "requests answered",
-               {{"code", std::to_string(failed ? failed->status : 200)},
+               {{"code", std::to_string(status)},
                 {"reason", failed ? failed->code : job.progress.finish}})
       .add();
   log_end(job, failed ? failed->code + ": " + failed->what : job.progress.finish);
-  decisions_.ended(job.id, job.progress, failed ? failed->status : 200,
-                   failed ? failed->code : job.progress.finish, failed ? failed->what : "");
+  decisions_.ended(job.id, job.progress, status, failed ? failed->code : job.progress.finish,
+                   failed ? failed->what : "");
   const auto it = jobs_.find(job.id);
   const std::unique_ptr<Job> owned = std::move(it->second);
   jobs_.erase(it);

@@ -162,6 +162,16 @@ void Conductor::refuse(Job& job) {
     log_decision(job);
     return end(job, f);
   }
+  const bool own_full = std::any_of(job.full.begin(), job.full.end(), [this](const auto& name) {
+    return workers_.all().contains(name);
+  });
+  if (job.turned_away && !own_full) {  // only engines could take it, and said that they are full
+    const Id id = job.id;
+    job.pass_on(*job.turned_away);
+    if (!jobs_.contains(id)) return;
+    job.progress.output_tokens = 0;
+    return end(job, std::nullopt);
+  }
   if (external_->up() > 0 && !job.full.empty()) return wait_for_room(job);
   const bool own = workers_.live(true) > 0 && workers_.live(false) > 0;
   if (own && job.ask.refusal) return end(job, RequestError(*job.ask.refusal));
@@ -211,6 +221,7 @@ void Conductor::wait_for_room(Job& job) {
   job.state = State::kWaiting;
   job.deadline = job.arrived + options_.queue_timeout;
   job.full.clear();
+  job.turned_away.reset();
   waiting_.insert(job.turn());
 }
 

@@ -116,6 +116,10 @@ void Conductor::update_metrics() {
         .set(static_cast<double>(workers_.live(prefill)));
   metrics_.gauge("mc_conductor_workers", "workers alive and not draining", {{"role", "foreign"}})
       .set(static_cast<double>(external_->up()));
+  metrics_
+      .gauge("mc_conductor_engines_ejected",
+             "external engines that get no requests for a while, as their answers failed")
+      .set(static_cast<double>(external_->ejected(loop_.now())));
 }
 
 PoolLoads Conductor::loads() const {

@@ -129,6 +129,7 @@ ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slot
       slots_(std::move(slots)),
       model_(std::move(model)),
       blocks_max_(blocks_max),
+      metrics_(metrics),
       gaps_(metrics.counter("mc_conductor_foreign_resyncs_total",
                             "times that the view of an external engine's cache was dropped")),
       client_(loop) {}
@@ -250,7 +251,7 @@ void ExternalEngine::learn(const AnswerTimes& times, const sched::Cost& cost, ui
     ms = whole - more * (step_ms > 0 ? step_ms : cost.step_ms(1, tokens));
     if (!times.alone || ms < whole * kPrefillShare) return;  // that tells nothing of the prefill
   }
-  rate.learn(cost.spec_prefill_ms(tokens, std::min(cached, tokens)), ms);
+  rate.learn(cost.spec_prefill_ms(tokens, std::min(cached, tokens)), ms, cost.prefill_factor());
 }
 
 bool ExternalEngines::remove(const std::string& name) {
@@ -276,7 +277,41 @@ void ExternalEngines::tick(Time now) {
     if (e->up && !e->asks_metrics && now - e->metrics_at >= kCheckEvery &&
         now >= e->no_metrics_until)
       ask_metrics(*e);
+    if (e->told_ejected && !e->outliers.ejected(now)) {
+      e->told_ejected = false;
+      log_info("conductor", "external engine %s gets requests again", name.c_str());
+    }
   }
+}
+
+void ExternalEngines::answered(ExternalEngine& e, bool well, Time now) {
+  e.outliers.answered(well, now);
+  if (well || !e.outliers.failing()) return;
+  size_t all = 0, out = 1;
+  for (const auto& [name, other] : engines_) {
+    if (other->options.url.empty() || other->options.role != e.options.role ||
+        other->options.model != e.options.model)
+      continue;
+    ++all;
+    if (other.get() != &e && (!other->up || other->outliers.ejected(now))) ++out;
+  }
+  if (2 * out > all) return;  // the others could not do its work
+  const int failed = e.outliers.failed(), seen = e.outliers.seen();
+  e.outliers.eject(now);
+  e.told_ejected = true;
+  metrics_
+      .counter("mc_conductor_engine_ejections_total",
+               "times that an external engine got no requests because its answers failed",
+               {{"engine", e.options.name}})
+      .add();
+  log_warn("conductor", "external engine %s gets no requests for %s: %d of its last %d failed",
+           e.options.name.c_str(), to_text(e.outliers.until() - now).c_str(), failed, seen);
+}
+
+size_t ExternalEngines::ejected(Time now) const {
+  return static_cast<size_t>(std::count_if(engines_.begin(), engines_.end(), [now](const auto& e) {
+    return e.second->outliers.ejected(now);
+  }));
 }
 
 void ExternalEngines::ask_metrics(ExternalEngine& engine) {
@@ -331,24 +366,34 @@ void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientRespon
     down(e, why);
   };
   if (!answer && answer.error().code == Code::kCorrupt) return wrong(answer.error().what);
-  if (!answer) return down(e, answer.error().what);
+  // Who refuses connections is not there; else one check alone may be late.
+  if (!answer && answer.error().code == Code::kUnavailable) return down(e, answer.error().what);
+  if (!answer) return failed_check(e, answer.error().what);
   const bool well = answer->status == 200 || (!e.asks_models && answer->status == 404);
   const std::string status = strf("it answers with status %d", answer->status);
-  if (!well && answer->status / 100 == 5) return down(e, status);  // it may be starting
+  if (!well && answer->status / 100 == 5) return failed_check(e, status);  // it may be starting
   if (!well) return wrong(status);
   if (e.asks_models) {
     if (auto fits = serves(e, *answer); !fits) return wrong(fits.error().what);
     if (!e.known) log_info("conductor", "external engine %s is up", e.options.name.c_str());
   }
   e.known = e.up = true;
+  e.doubted = false;
   e.why.clear();
   if (e.asks_models) gather_adapters();
+}
+
+// Checked again at once.
+void ExternalEngines::failed_check(ExternalEngine& engine, const std::string& why) {
+  if (!engine.up || engine.doubted) return down(engine, why);
+  engine.doubted = true;
+  engine.check_after = Duration(0);
 }
 
 void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
   const bool news = engine.up || engine.why != why;
   if (engine.up && engine.stream) engine.stream->reset();
-  engine.up = engine.known = false;
+  engine.up = engine.known = engine.doubted = false;
   engine.adapters.clear();
   engine.why = why;
   if (news)
@@ -394,6 +439,8 @@ Json external_json(const ExternalEngine& e, Time now) {
             {"model", e.options.model},
             {"up", e.up},
             {"reason", e.why},
+            {"ejected", e.outliers.ejected(now)},
+            {"ejections", e.outliers.ejections()},
             {"assigned", e.assigned},
             {"requests", e.requests},
             {"context_tokens", e.context_tokens},
@@ -401,6 +448,7 @@ Json external_json(const ExternalEngine& e, Time now) {
             {"queued_tokens", e.ledger.tokens()},
             {"prefills_learned", e.rate.seen()},
             {"prefill_factor", e.rate.factor()},
+            {"prefill_fixed_ms", e.rate.fixed_ms()},
             {"prefill_ms", e.rate.mean_ms()},
             {"adapters", e.adapters}};
   const std::pair<const char*, std::optional<double>> told[] = {{"running", e.metrics.running},

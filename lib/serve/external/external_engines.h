@@ -4,9 +4,10 @@
 // `kv_group`). The conductor schedules it like its own workers and proxies requests to it.
 // External engines send no heartbeats. A check runs once a second: first of the models that the
 // engine serves, and again every ten seconds, for its adapters; else of its health. An engine that
-// does not answer gets no requests; its cache is forgotten, and its events are replayed. One that
-// answers, but wrongly, has its next check ever later, up to a minute; after a new registration it
-// comes at once.
+// two checks in a row find unwell, or that cannot be connected to, gets no requests; its cache is
+// forgotten, and its events are replayed. One that answers, but wrongly, has its next check ever
+// later, up to a minute; after a new registration it comes at once. One whose answers fail gets no
+// requests for a while (serve/external/outliers.h), and keeps its cache.
 //
 // Thread: the loop's.
 #pragma once
@@ -29,6 +30,7 @@
 #include "serve/external/engine_metrics.h"
 #include "serve/external/event_stream.h"
 #include "serve/external/external_cache.h"
+#include "serve/external/outliers.h"
 #include "serve/external/text_affinity.h"
 
 namespace mc::serve {
@@ -71,6 +73,7 @@ struct ExternalEngine {
   ExternalOptions options;
   http::ClientRequest request(const char* method, const std::string& path) const;
   bool up = false, checking = false, known = false;  // known: its models were checked
+  bool doubted = false;                              // its last check failed
   bool asks_models = false;                          // the check under way
   Time models_at{};                                  // when it was asked for them
   AdapterNames adapters;
@@ -81,6 +84,8 @@ struct ExternalEngine {
   uint64_t registration = 0;  // an answer to an older one of the same name is not its own
   std::unique_ptr<ExternalCache> cache;
   std::unique_ptr<EventStream> stream;
+  OutlierWatch outliers;
+  bool told_ejected = false;  // in the log
   // What this conductor gave it to do.
   sched::Ledger ledger;
   uint64_t assigned = 0, requests = 0, context_tokens = 0;
@@ -127,6 +132,10 @@ class ExternalEngines {
   using May = std::function<bool(const std::string& name)>;
   ExternalEngine* partner(const ExternalEngine& prefill, const May& may) const;
   void tick(Time now);
+  // It answered a request, or failed to: one that fails often is ejected, if at least as many of
+  // the same model and role are left.
+  void answered(ExternalEngine& engine, bool well, Time now);
+  size_t ejected(Time now) const;
   static constexpr size_t kAffinityPieces = 1 << 18;
   http::Client& client() { return client_; }
   TextAffinity& affinity() { return affinity_; }
@@ -140,12 +149,14 @@ class ExternalEngines {
   Result<> serves(ExternalEngine& engine, const http::ClientResponse& answer) const;
   void gather_adapters();
   void ask_metrics(ExternalEngine& engine);
+  void failed_check(ExternalEngine& engine, const std::string& why);
 
   io::Loop& loop_;
   sched::PrefixIndex& index_;
   const Slots slots_;
   const std::string model_;
   const size_t blocks_max_;
+  Metrics& metrics_;
   Counter& gaps_;
   http::Client client_;
   TextAffinity affinity_{kAffinityPieces};

@@ -106,6 +106,7 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
     if (p.cached_tokens) h.push_back({"x-mc-cached-tokens", std::to_string(*p.cached_tokens)});
     if (p.predicted_ttft_ms > 0)
       h.push_back({"x-mc-predicted-ttft-ms", strf("%.3f", p.predicted_ttft_ms)});
+    if (!p.retry_after.empty()) h.push_back({"retry-after", p.retry_after});
     return h;
   }
   // Everything a client gets goes out in one write, with the headers if they are due.

@@ -64,7 +64,8 @@ struct Progress {
   double predicted_ttft_ms = 0, ttft_ms = 0;
   uint64_t kv_errors = 0;
   uint32_t output_tokens = 0;
-  std::string finish;  // "stop", "length"
+  std::string finish;       // "stop", "length"
+  std::string retry_after;  // of an external engine that is full
 };
 
 struct ResponseSink {

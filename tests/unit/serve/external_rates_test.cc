@@ -43,7 +43,7 @@ TEST_CASE("F176: an engine twice as slow as the spec is predicted within a quart
   CHECK(e.rate.seen() == 10);
   CHECK(e.step_ms == doctest::Approx(10));
   for (const uint64_t n : {uint64_t{10'000}, uint64_t{30'000}, uint64_t{80'000}})
-    CHECK(e.rate.factor() * cost.spec_prefill_ms(n, 0) ==
+    CHECK(e.rate.predict_ms(cost.spec_prefill_ms(n, 0)) ==
           doctest::Approx(2 * cost.spec_prefill_ms(n, 0)).epsilon(0.25));
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("what waits behind others, and what mostly decodes, is not taken for s
   e.begins(second, true, start + 2 * takes);  // the other one was before it
   e.learn(first, cost, 40'000, 0, 0, start + takes);
   e.learn(second, cost, 40'000, 0, 0, start + 2 * takes);
-  CHECK(e.rate.factor() == doctest::Approx(1).epsilon(0.01));
+  CHECK(e.rate.predict_ms(spec) == doctest::Approx(spec).epsilon(0.01));
   AnswerTimes whole{.sent = start + 1min, .alone = true};
   e.begins(whole, false, start + 2min);
   e.learn(whole, cost, 4000, 0, 1'000'000, start + 2min);

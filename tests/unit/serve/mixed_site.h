@@ -9,9 +9,14 @@
 namespace mc::serve::test {
 
 struct Mixed {
-  explicit Mixed(bool workers, const std::string& state = {}, const std::string& keys = {}) {
+  explicit Mixed(bool workers, const std::string& state = {}, const std::string& keys = {})
+      : Mixed(with_state(state), workers, keys) {}
+  static ConductorOptions with_state(const std::string& state) {
     ConductorOptions o = quick();
     o.external_state = state;
+    return o;
+  }
+  Mixed(ConductorOptions o, bool workers, const std::string& keys = {}) {
     o.policy.balancing_threshold = 2;
     conductor = *Conductor::open(loop, o, 42, metrics);
     ApiServerOptions web;

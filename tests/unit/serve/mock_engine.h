@@ -128,7 +128,8 @@ struct MockEngine {
     asked.push_back(body);
     ids.push_back(x.request().headers.at("x-request-id"));
     if (status != 200)
-      return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})");
+      return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})",
+                     answer_headers);
     if (!answer.empty()) return x.reply(200, answer_type, answer);
     const std::vector<int32_t> prompt = tokens_of(body);
     const std::string named = body.value("model", model);
@@ -180,6 +181,7 @@ struct MockEngine {
   int status = 200, gone = 0;
   std::string key;                                       // that it wants; empty: none
   std::string answer, answer_type = "application/json";  // instead of its own
+  http::Headers answer_headers;                          // of its refusals
   std::string adapter;                                   // a LoRA adapter that it lists
   std::string metrics;                                   // empty: it has none
   bool tells_extras = false;                             // in its events
