@@ -47,6 +47,8 @@ void ConductorOptions::describe(OptionList& v) {
     "mc-master of the KV store that the workers use, so that decisions count its blocks; of "
     "several, "
     "all, separated by commas, or etcd://host:port[/prefix]; empty: none");
+  v("models", models,
+    "file of models that external engines serve beside --model, their aliases and adapters");
   v("foreign-engines", external_engines,
     "file with a JSON list of external engines, each as POST /register takes it");
   v("foreign-state", external_state,
@@ -84,6 +86,10 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   server->offer_shm("conductor");
   std::vector<ExternalOptions> engines;
+  std::vector<ServedModel> models;
+  if (!options.models.empty()) {
+    MC_TRY(models, read_models(options.models));
+  }
   if (!options.external_engines.empty()) {
     MC_TRY(engines, read_external(options.external_engines));
   }
@@ -91,6 +97,7 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
       new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
   MC_TRY(conductor->pool_, PoolView::open(loop, options.master, conductor->spec().pool_name(),
                                           options.index_blocks, options.worker_ttl, metrics));
+  if (!models.empty()) conductor->external_->catalog().offer(std::move(models));
   for (const ExternalOptions& e : engines) MC_TRY_(conductor->external_->add(e));
   if (!options.external_state.empty())
     MC_TRY_(conductor->external_->keep_in(options.external_state));

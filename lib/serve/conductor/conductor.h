@@ -63,6 +63,7 @@ struct ConductorOptions {
   uint32_t queue_max = 4096;                          // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
   std::string master;            // of the KV store that the workers use; empty: none
+  std::string models;            // file of models beside the own
   std::string external_engines;  // file of external engines
   std::string external_state;    // where those registered by POST are kept
   PdAutoscalerOptions pd;

@@ -51,13 +51,17 @@ std::string json_quoted(std::string_view text) {
   return out;
 }
 
+// Whether the client has another name for the model than the engine.
+bool renames(const ProxiedRequest& p, const std::string& theirs) {
+  return !p.model.empty() && p.adapter.empty() && p.model != theirs;
+}
+
 // What has to change in the client's body: the engine's name for the model, the tenant's salt, and
-// where KV comes from, which no client may say. `ours`: the conductor's name for the model.
-std::vector<Change> changes_for(const GenerateRequest& ask, const std::string& ours,
-                                const std::string& theirs) {
+// where KV comes from, which no client may say.
+std::vector<Change> changes_for(const GenerateRequest& ask, const std::string& theirs) {
   const ProxiedRequest& p = *ask.proxied;
   std::vector<Change> all;
-  if (p.model == ours && ours != theirs) all.push_back({"model", json_quoted(theirs)});
+  if (renames(p, theirs)) all.push_back({"model", json_quoted(theirs)});
   if (!ask.cache_salt.empty() && p.body.find_string("cache_salt") != ask.cache_salt)
     all.push_back({"cache_salt", json_quoted(ask.cache_salt)});
   all.push_back({kKvParams, std::nullopt});
@@ -104,18 +108,19 @@ std::string retry_after_of(const std::map<std::string, std::string>& headers) {
 void Conductor::add_external(sched::View& v, const GenerateRequest& ask, const Job* job) const {
   const Time now = loop_.now();
   const std::string adapter = ask.proxied ? ask.proxied->adapter : "";
+  const std::string& model = ask.proxied ? ask.proxied->base : cost_.spec().name;
   std::map<std::pair<uint64_t, std::string>, std::vector<uint32_t>> matches;  // by block and salt
   for (const auto& [name, e] : external_->all()) {
-    if (e->options.url.empty() || e->options.role == "decode") continue;
+    if (e->options.url.empty() || e->options.role == "decode" || e->options.serves != model)
+      continue;
     sched::PrefillView node;
     node.name = name;
     node.usable = e->up && !e->outliers.ejected(now) &&
                   !(job != nullptr && (job->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
     if (e->options.role == "prefill") decodes = partner(*e, job);
-    node.usable =
-        node.usable && decodes != nullptr &&
-        (adapter.empty() || (e->adapters.contains(adapter) && decodes->adapters.contains(adapter)));
+    node.usable = node.usable && decodes != nullptr && external_->has_adapter(*e, adapter) &&
+                  external_->has_adapter(*decodes, adapter);
     node.whole = true;
     node.queue_ms = e->wait_ms(now);
     node.rate = &e->rate;
@@ -184,7 +189,7 @@ void Conductor::proxy(Job& job) {
                              loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kUpstreamSlack);
   job.state = State::kProxying;
   log_decision(job);
-  std::vector<Change> changes = changes_for(job.ask, cost_.spec().name, e.options.model);
+  std::vector<Change> changes = changes_for(job.ask, e.options.model);
   if (pair) change_for_prefill(changes);
   ask_engine(job, e, job.ask.proxied->body.with(changes));
 }
@@ -209,8 +214,7 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     return it != jobs_.end() && it->second->attempt == attempt ? it->second.get() : nullptr;
   };
   http::ClientCallbacks calls;
-  calls.on_headers = [this, mine, theirs = engine.options.model](int status, const auto& headers,
-                                                                 Time) {
+  calls.on_headers = [mine, theirs = engine.options.model](int status, const auto& headers, Time) {
     Job* const j = mine();
     if (j == nullptr) return;
     ProxiedAttempt& w = j->proxied;
@@ -218,9 +222,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     const auto type = headers.find("content-type");
     w.type = type == headers.end() ? "application/json" : type->second;
     w.retry_after = retry_after_of(headers);
-    const std::string& ours = cost_.spec().name;
-    if (j->ask.proxied->model == ours && theirs != ours)
-      w.rename.emplace(theirs, ours, w.streams());
+    if (const ProxiedRequest& p = *j->ask.proxied; renames(p, theirs))
+      w.rename.emplace(theirs, p.model, w.streams());
   };
   calls.on_chunk = [this, mine](std::string_view chunk, Time) {
     if (Job* const j = mine()) on_upstream_bytes(*j, chunk);
@@ -262,7 +265,7 @@ void Conductor::start_decode_half(Job& job) {
   index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   w.prefilling = false;
   w.held.clear();
-  std::vector<Change> changes = changes_for(job.ask, cost_.spec().name, decodes->options.model);
+  std::vector<Change> changes = changes_for(job.ask, decodes->options.model);
   changes.back().value = dump_json(*handed);
   ask_engine(job, *decodes, job.ask.proxied->body.with(changes));
 }

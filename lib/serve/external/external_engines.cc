@@ -11,7 +11,7 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kExternalMax = 1024;
-constexpr size_t kApiKeyMax = 4096, kAdaptersMax = 1024;
+constexpr size_t kServesMax = 256, kApiKeyMax = 4096, kAdaptersMax = 1024;
 constexpr Duration kModelsEvery = std::chrono::seconds(10);
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
 constexpr Duration kCheckAtLeastEvery = std::chrono::minutes(1);
@@ -38,6 +38,8 @@ Result<> check_external(const ExternalOptions& o) {
   const auto printable = [](char c) { return c > ' ' && c < 0x7f; };
   if (o.api_key.size() > kApiKeyMax || !std::all_of(o.api_key.begin(), o.api_key.end(), printable))
     return fail(Code::kInvalid, "api_key: want at most %zu printable characters", kApiKeyMax);
+  if (o.serves.size() > kServesMax)
+    return fail(Code::kInvalid, "model: want at most %zu characters", kServesMax);
   if (o.block_tokens > 65536) return fail(Code::kInvalid, "block_size: want at most 65536");
   return {};
 }
@@ -71,6 +73,7 @@ Result<ExternalOptions> parse_external(const Json& json) {
   MC_TRY(o.name, get_string(json, "instance_id"));
   MC_TRY(o.url, get_string_or(json, "url", ""));
   MC_TRY(o.model, get_string_or(json, "modelname", ""));
+  MC_TRY(o.serves, get_string_or(json, "model", ""));
   MC_TRY(o.tenant, get_string_or(json, "tenant_id", "default"));
   MC_TRY(o.events, get_string_or(json, "endpoint", ""));
   MC_TRY(o.replay, get_string_or(json, "replay_endpoint", ""));
@@ -96,6 +99,7 @@ Json registration_json(const ExternalOptions& o) {
             {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
             {"block_size", o.block_tokens}, {"dp_rank", o.rank},    {"role", o.role},
             {"kv_group", o.kv_group}};
+  if (!o.serves.empty()) j["model"] = o.serves;
   if (!o.api_key.empty()) j["api_key"] = o.api_key;
   return j;
 }
@@ -127,12 +131,14 @@ ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slot
     : loop_(loop),
       index_(index),
       slots_(std::move(slots)),
-      model_(std::move(model)),
       blocks_max_(blocks_max),
       metrics_(metrics),
       gaps_(metrics.counter("mc_conductor_foreign_resyncs_total",
                             "times that the view of an external engine's cache was dropped")),
-      client_(loop) {}
+      client_(loop),
+      catalog_(std::move(model)) {
+  gather_names();
+}
 
 ExternalEngines::~ExternalEngines() = default;
 
@@ -154,7 +160,7 @@ ExternalEngine* ExternalEngines::partner(const ExternalEngine& prefill, const Ma
   ExternalEngine* best = nullptr;
   for (const auto& [name, e] : engines_) {
     if (!e->up || e->options.role != "decode" || e->options.kv_group != prefill.options.kv_group ||
-        !may(name))
+        e->options.serves != prefill.options.serves || !may(name))
       continue;
     const bool less = best == nullptr || std::pair(e->context_tokens, e->requests) <
                                              std::pair(best->context_tokens, best->requests);
@@ -204,7 +210,14 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
   auto engine = std::make_unique<ExternalEngine>();
   engine->options = options;
   engine->registration = ++registrations_;
-  if (engine->options.model.empty()) engine->options.model = model_;
+  const std::string listed = catalog_.model_of(options.name);
+  std::string& serves = engine->options.serves;
+  if (!listed.empty() && !serves.empty() && serves != listed)
+    return fail(Code::kInvalid,
+                "engine %s is of the model '%s' by --models: its model cannot be '%s'",
+                options.name.c_str(), listed.c_str(), escape(serves).c_str());
+  if (serves.empty()) serves = listed.empty() ? catalog_.own() : listed;
+  if (engine->options.model.empty()) engine->options.model = serves;
   if (options.url.empty()) engine->why = "it has no url: only its cache is known";
   if (!options.events.empty()) {
     MC_TRY(engine->stream, EventStream::open(loop_, {.name = options.name,
@@ -226,6 +239,7 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
   log_info("conductor", "external engine %s at %s is registered", options.name.c_str(),
            options.url.empty() ? options.events.c_str() : options.url.c_str());
   ExternalEngine& added = *(engines_[options.name] = std::move(engine));
+  gather_names();
   if (options.posted) save();
   if (!options.url.empty()) check(added);
   return {};
@@ -266,7 +280,7 @@ bool ExternalEngines::remove(const std::string& name) {
   log_info("conductor", "external engine %s is removed", name.c_str());
   const bool posted = it->second->options.posted;
   engines_.erase(it);
-  gather_adapters();
+  gather_names();
   if (posted) save();
   return true;
 }
@@ -290,7 +304,7 @@ void ExternalEngines::answered(ExternalEngine& e, bool well, Time now) {
   size_t all = 0, out = 1;
   for (const auto& [name, other] : engines_) {
     if (other->options.url.empty() || other->options.role != e.options.role ||
-        other->options.model != e.options.model)
+        other->options.serves != e.options.serves)
       continue;
     ++all;
     if (other.get() != &e && (!other->up || other->outliers.ejected(now))) ++out;
@@ -380,7 +394,7 @@ void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientRespon
   e.known = e.up = true;
   e.doubted = false;
   e.why.clear();
-  if (e.asks_models) gather_adapters();
+  if (e.asks_models) gather_names();
 }
 
 // Checked again at once.
@@ -399,19 +413,32 @@ void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
   if (news)
     log_warn("conductor", "external engine %s gets no requests: %s", engine.options.name.c_str(),
              why.c_str());
-  gather_adapters();
+  gather_names();
 }
 
-void ExternalEngines::gather_adapters() {
-  AdapterNames all;
-  for (const auto& [name, e] : engines_) all.insert(e->adapters.begin(), e->adapters.end());
-  if (all != *adapters_) adapters_ = std::make_shared<AdapterNames>(std::move(all));
+void ExternalEngines::gather_names() {
+  std::vector<ModelCatalog::Engine> all;
+  for (const auto& [name, e] : engines_) all.push_back({e->options.serves, e->adapters});
+  catalog_.gather(all);
+}
+
+bool ExternalEngines::has_adapter(const ExternalEngine& engine, const std::string& adapter) const {
+  if (adapter.empty() || engine.adapters.contains(adapter)) return true;
+  const bool elsewhere = std::any_of(engines_.begin(), engines_.end(), [&](const auto& e) {
+    return e.second->up && e.second->options.serves == engine.options.serves &&
+           e.second->adapters.contains(adapter);
+  });
+  return !elsewhere && catalog_.may_load(adapter, engine.options.name);
 }
 
 // Takes down its adapters: models that name ours as what they derive from.
 Result<> ExternalEngines::serves(ExternalEngine& engine, const http::ClientResponse& answer) const {
   MC_TRY(const Json json, parse_json(answer.body));
   const std::string& wanted = engine.options.model;
+  const auto is_model = [this](const std::string& name) {
+    const auto meaning = catalog_.names()->find(name);
+    return meaning && meaning->adapter.empty();
+  };
   bool found = false;
   AdapterNames adapters;
   if (const Json* data = member(json, "data"); data != nullptr && data->is_array())
@@ -420,7 +447,7 @@ Result<> ExternalEngines::serves(ExternalEngine& engine, const http::ClientRespo
       if (!id) continue;
       found |= *id == wanted;
       const auto parent = get_string_or(m, "parent", "");
-      if (parent && *parent == wanted && *id != wanted && *id != model_ &&
+      if (parent && *parent == wanted && *id != wanted && !is_model(*id) &&
           adapters.size() < kAdaptersMax)
         adapters.insert(*id);
     }
@@ -437,6 +464,7 @@ Json external_json(const ExternalEngine& e, Time now) {
             {"half", e.options.role},
             {"http", e.options.url},
             {"model", e.options.model},
+            {"serves", e.options.serves},
             {"up", e.up},
             {"reason", e.why},
             {"ejected", e.outliers.ejected(now)},

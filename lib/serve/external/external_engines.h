@@ -30,6 +30,7 @@
 #include "serve/external/engine_metrics.h"
 #include "serve/external/event_stream.h"
 #include "serve/external/external_cache.h"
+#include "serve/external/model_names.h"
 #include "serve/external/outliers.h"
 #include "serve/external/text_affinity.h"
 
@@ -39,6 +40,7 @@ struct ExternalOptions {
   std::string name;                // instance_id
   std::string url;                 // "http://host:port"; empty: only indexed, gets no requests
   std::string model;               // as it calls it
+  std::string serves;              // the same model, as we call it; empty: the conductor's own
   std::string tenant = "default";  // for /query
   std::string events, replay;      // of its publisher; empty: its cache is not known
   uint32_t block_tokens = 0;       // 0: as its first event says
@@ -51,7 +53,8 @@ struct ExternalOptions {
 };
 
 // What POST /register takes:
-//   {"instance_id", "url", "modelname", "endpoint", "replay_endpoint", "block_size", "tenant_id",
+//   {"instance_id", "url", "model", "modelname", "endpoint", "replay_endpoint", "block_size",
+//   "tenant_id",
 //    "dp_rank", "type", "role", "kv_group", "api_key"}
 // Errors: kInvalid, naming the member.
 Result<ExternalOptions> parse_external(const Json& json);
@@ -59,7 +62,7 @@ Json registration_json(const ExternalOptions& options);  // what parse_external(
 // A file with a list of those; there "key_file" may name a file with the key, of mode 0600.
 Result<std::vector<ExternalOptions>> read_external(const std::string& path);
 
-// Names of LoRA adapters of the model.
+// Names of LoRA adapters of an engine's model.
 using AdapterNames = std::set<std::string>;
 
 // Of one request on one engine.
@@ -126,8 +129,10 @@ class ExternalEngines {
   ExternalEngine* find(const std::string& name);
   const std::map<std::string, std::unique_ptr<ExternalEngine>>& all() const { return engines_; }
   size_t up() const;  // engines that can get requests
-  // What engines that are up list; another one after a change.
-  const std::shared_ptr<const AdapterNames>& adapters() const { return adapters_; }
+  // Whether an engine has an adapter, or may load it, as no other that is up has it. "": the model.
+  bool has_adapter(const ExternalEngine& engine, const std::string& adapter) const;
+  ModelCatalog& catalog() { return catalog_; }
+  const ModelCatalog& catalog() const { return catalog_; }
   // The engine to decode what `prefill` computes: the least loaded that is up and `may`.
   using May = std::function<bool(const std::string& name)>;
   ExternalEngine* partner(const ExternalEngine& prefill, const May& may) const;
@@ -147,21 +152,20 @@ class ExternalEngines {
   void checked(ExternalEngine& engine, const Result<http::ClientResponse>& answer);
   void down(ExternalEngine& engine, const std::string& why);
   Result<> serves(ExternalEngine& engine, const http::ClientResponse& answer) const;
-  void gather_adapters();
+  void gather_names();
   void ask_metrics(ExternalEngine& engine);
   void failed_check(ExternalEngine& engine, const std::string& why);
 
   io::Loop& loop_;
   sched::PrefixIndex& index_;
   const Slots slots_;
-  const std::string model_;
   const size_t blocks_max_;
   Metrics& metrics_;
   Counter& gaps_;
   http::Client client_;
   TextAffinity affinity_{kAffinityPieces};
   std::map<std::string, std::unique_ptr<ExternalEngine>> engines_;
-  std::shared_ptr<const AdapterNames> adapters_ = std::make_shared<AdapterNames>();
+  ModelCatalog catalog_;
   uint64_t registrations_ = 0;
   std::string state_file_;
 };

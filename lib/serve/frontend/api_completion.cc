@@ -148,13 +148,14 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
                              const std::string& path,
                              std::function<void(tl::expected<ParsedRequest, ApiError>*)> then) {
   const auto asked = std::make_shared<tl::expected<ParsedRequest, ApiError>>();
-  const auto adapters =
-      conductor_.external().all().empty() ? nullptr : conductor_.external().adapters();
+  const bool engines = !conductor_.external().all().empty();
+  ApiLimits limits = limits_;
+  limits.names = conductor_.external().catalog().names();
   const std::string& body = x.request().body;
   texts_.run(
       x, ids_.of(x), tenant, body.size(),
-      [this, asked, adapters, path, &body] {
-        *asked = parse_asked(path, body, adapters.get(), limits_);
+      [asked, engines, path, limits = std::move(limits), &body] {
+        *asked = parse_asked(path, body, engines, limits);
       },
       [this, x, tenant, asked, then = std::move(then)](bool done) {
         if (!done) return then(nullptr);
@@ -188,8 +189,9 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   // A request may wait longer than its tenant's others, not less.
   if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
   g.priority += s.tenants_.at(tenant).priority;
-  AnswerWriter writer(id, s.limits_.model, wall_now_ns() / 1'000'000'000, parsed.chat,
-                      parsed.include_usage, parsed.continuous_usage);
+  AnswerWriter writer(id, parsed.model.empty() ? s.limits_.model : parsed.model,
+                      wall_now_ns() / 1'000'000'000, parsed.chat, parsed.include_usage,
+                      parsed.continuous_usage);
   const auto a = std::make_shared<Answer>(s, x, std::move(parsed), std::move(writer));
   a->id = id;
   a->tenant = tenant;

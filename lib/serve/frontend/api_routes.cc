@@ -87,8 +87,16 @@ struct ApiServer::Pages {
     s.completion(x, tenant);
   }
   static void tokens_or_text(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
-    // Engines that answer alone know their tokens.
-    if (s.conductor_.held({}).empty() && s.engine_tokens_.can_ask()) return s.completion(x, tenant);
+    // Engines that answer alone know their tokens, and those of other models.
+    const ExternalEngines& engines = s.conductor_.external();
+    if (!engines.all().empty()) {
+      const auto body = JsonText::parse(x.request().body);
+      const auto named = body ? body->find_string("model") : std::nullopt;
+      const auto meaning = named ? engines.catalog().names()->find(*named) : std::nullopt;
+      const bool other = meaning && meaning->model != s.limits_.model;
+      if (other || (s.conductor_.held({}).empty() && s.engine_tokens_.can_ask(s.limits_.model)))
+        return s.completion(x, tenant);
+    }
     const auto answer = std::make_shared<tl::expected<std::string, ApiError>>();
     const std::string id = s.ids_.of(x);
     const http::Request& r = x.request();
@@ -134,32 +142,33 @@ struct ApiServer::Pages {
                        "", "unknown_request"});
     x.reply(200, kJsonType, dump_json(known, 2) + "\n");
   }
-  static Json model_json(const ApiServer& s) {
-    return {{"id", s.limits_.model},
-            {"object", "model"},
-            {"created", s.created_},
-            {"owned_by", "mc"},
-            {"vocab", s.limits_.vocab},
-            {"max_model_len", s.limits_.context_max},
-            {"chat_template", model::name(s.limits_.chat)}};
-  }
-  static Json adapter_json(const ApiServer& s, const std::string& name) {
-    Json j = model_json(s);
-    j["id"] = name;
-    j["parent"] = s.limits_.model;
+  // Own workers' model is known better than others.
+  static Json model_json(const ApiServer& s, const ModelNames& names, const std::string& name) {
+    const auto meaning = *names.find(name);
+    Json j = {{"id", name}, {"object", "model"}, {"created", s.created_}, {"owned_by", "mc"}};
+    if (!meaning.adapter.empty()) j["parent"] = meaning.model;
+    if (names.is_alias(name)) j["root"] = meaning.model;
+    if (meaning.model != s.limits_.model) return j;
+    j["vocab"] = s.limits_.vocab;
+    j["max_model_len"] = s.limits_.context_max;
+    j["chat_template"] = model::name(s.limits_.chat);
     return j;
   }
   static void models(ApiServer& s, const http::Exchange& x, Tenants::Index) {
-    Json data = Json::array({model_json(s)});
-    for (const std::string& name : *s.conductor_.external().adapters())
-      data.push_back(adapter_json(s, name));
+    const ExternalEngines& engines = s.conductor_.external();
+    const bool own = engines.catalog().offers_own() || !s.conductor_.held({}).empty();
+    Json data = Json::array();
+    for (const std::string& name : engines.catalog().names()->all())
+      if (own || name != s.limits_.model)
+        data.push_back(model_json(s, *engines.catalog().names(), name));
     x.reply(200, kJsonType, dump_json({{"object", "list"}, {"data", std::move(data)}}) + "\n");
   }
   static void one_model(ApiServer& s, const http::Exchange& x, Tenants::Index) {
     const std::string id = x.request().path.substr(std::string_view("/v1/models/").size());
-    const bool adapter = s.conductor_.external().adapters()->contains(id);
-    if (!adapter && id != s.limits_.model) return s.refuse(x, no_such_model(id, s.limits_));
-    x.reply(200, kJsonType, dump_json(adapter ? adapter_json(s, id) : model_json(s)) + "\n");
+    ApiLimits limits = s.limits_;
+    limits.names = s.conductor_.external().catalog().names();
+    if (!limits.names->find(id)) return s.refuse(x, no_such_model(id, limits));
+    x.reply(200, kJsonType, dump_json(model_json(s, *limits.names, id)) + "\n");
   }
   // For the tenant that asks, or for one that it names.
   static std::optional<std::string> salt_for(ApiServer& s, const http::Exchange& x,

@@ -37,7 +37,7 @@ std::vector<int32_t> tokens_in(const std::string& body) {
 }  // namespace
 
 std::optional<TokenQuestion> token_question(const JsonText& body, bool chat,
-                                            const std::string& adapter) {
+                                            const std::string& model, const std::string& adapter) {
   TokenQuestion q;
   const auto add = [&](const char* name) {
     const auto value = body.find(name);
@@ -53,8 +53,9 @@ std::optional<TokenQuestion> token_question(const JsonText& body, bool chat,
     std::for_each(kChatMembers.begin(), kChatMembers.end(), add);
   else
     std::for_each(kTextMembers.begin(), kTextMembers.end(), add);
+  q.model = model;
   q.adapter = adapter;
-  const std::string whole = adapter + '\0' + q.members;
+  const std::string whole = model + '\0' + adapter + '\0' + q.members;
   q.key = sha256(std::as_bytes(std::span(whole)));
   return q;
 }
@@ -68,9 +69,10 @@ EngineTokens::~EngineTokens() {
 }
 
 // The next in turn of those that can be asked.
-ExternalEngine* EngineTokens::engine_for(const std::string& adapter) const {
+ExternalEngine* EngineTokens::engine_for(const std::string& model,
+                                         const std::string& adapter) const {
   const auto fits = [&](const ExternalEngine& e) {
-    return e.up && loop_.now() >= e.no_tokens_until &&
+    return e.up && e.options.serves == model && loop_.now() >= e.no_tokens_until &&
            (adapter.empty() || e.adapters.contains(adapter));
   };
   ExternalEngine *first = nullptr, *next = nullptr;
@@ -91,7 +93,8 @@ void EngineTokens::get(const TokenQuestion& question, size_t owner, Then then) {
     if (asked->second.late) return then({});
     return asked->second.waiting.push_back(std::move(then));
   }
-  ExternalEngine* const e = wait_.count() > 0 ? engine_for(question.adapter) : nullptr;
+  ExternalEngine* const e =
+      wait_.count() > 0 ? engine_for(question.model, question.adapter) : nullptr;
   if (e == nullptr || under_way_.size() >= kUnderWayMax) return then({});
   last_ = e->options.name;
   http::ClientRequest r = e->request("POST", "/tokenize");

@@ -29,12 +29,13 @@ namespace mc::serve {
 // A body for /tokenize, but for the model's name.
 struct TokenQuestion {
   std::string members;  // JSON: "messages":[..],"tools":[..]
+  std::string model;    // as the conductor calls it
   std::string adapter;  // "": the model itself
   Digest key{};
 };
 // Of a chat or a completion; nothing when the request has token ids, or no text. Any thread.
 std::optional<TokenQuestion> token_question(const JsonText& body, bool chat,
-                                            const std::string& adapter);
+                                            const std::string& model, const std::string& adapter);
 
 class EngineTokens {
  public:
@@ -51,7 +52,7 @@ class EngineTokens {
 
   // Calls `then` at once or later. `owner`: whose place in the pool a long answer takes.
   void get(const TokenQuestion& question, size_t owner, Then then);
-  bool can_ask() const { return engine_for("") != nullptr; }
+  bool can_ask(const std::string& model) const { return engine_for(model, "") != nullptr; }
 
  private:
   struct Kept {
@@ -65,7 +66,7 @@ class EngineTokens {
     size_t owner = 0;
     bool late = false;
   };
-  ExternalEngine* engine_for(const std::string& adapter) const;
+  ExternalEngine* engine_for(const std::string& model, const std::string& adapter) const;
   void answered(const Digest& key, const Result<http::ClientResponse>& answer);
   void done(const Digest& key, std::vector<int32_t> tokens);
   void give_up(const Digest& key);

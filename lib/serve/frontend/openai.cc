@@ -279,7 +279,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   CompletionRequest r;
   r.chat = chat;
   if (m.find("model") == nullptr) return bad("model", "'model' is missing");
-  MC_API_TRY(check_model(m, limits));
+  MC_API_TRY(check_model(m, limits, &r.model));
   const char* const key = chat ? "messages" : "prompt";
   const Json* prompt = m.find(key);
   if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));

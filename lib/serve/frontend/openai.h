@@ -10,6 +10,7 @@
 // 1b.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@
 
 #include "base/json_fwd.h"
 #include "model/text/chat.h"
+#include "serve/external/model_names.h"
 #include "serve/protocol/cache_control.h"
 #include "serve/protocol/sampling_controls.h"
 
@@ -33,6 +35,7 @@ struct ApiError {
 std::string error_json(const ApiError& error);
 
 struct CompletionRequest {
+  std::string model;  // as the client calls it
   bool chat = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   std::vector<int32_t> prompt;
@@ -59,6 +62,7 @@ inline constexpr size_t kSequencesMax = 128;  // of a request: prompts x choices
 struct ApiLimits {
   const model::Tokenizer* tokenizer = nullptr;  // outlives this
   std::string model;
+  std::shared_ptr<const ModelNames> names{};  // all that may be asked for; none: `model` alone
   uint64_t context_max = 0;
   uint32_t vocab = 0;
   model::ChatTemplate chat = model::ChatTemplate::kPlain;

@@ -6,6 +6,7 @@
 namespace mc::serve {
 namespace {
 constexpr size_t kMessagesMax = 4096;
+constexpr size_t kModelsShown = 8;  // in an error
 
 // Of what is to be tokenized in a prompt or in messages.
 uint64_t text_bytes(const Json& j) {
@@ -84,17 +85,23 @@ tl::expected<Json, ApiError> parse_object(std::string_view body) {
 }
 
 ApiError no_such_model(const std::string& model, const ApiLimits& limits) {
-  return {
-      404,
-      "the model '" + escape(model) + "' does not exist; this server has '" + limits.model + "'",
-      "model", "model_not_found"};
+  const std::string all =
+      limits.names ? limits.names->list(kModelsShown) : "'" + limits.model + "'";
+  return {404, "the model '" + escape(model) + "' does not exist; this server has " + all, "model",
+          "model_not_found"};
 }
 
-Parsed check_model(const Members& m, const ApiLimits& limits) {
+Parsed check_model(const Members& m, const ApiLimits& limits, std::string* named) {
   std::string model = limits.model;
   MC_API_TRY(m.read("model", model, 4096));
-  if (model == limits.model) return {};
-  return tl::unexpected(no_such_model(model, limits));
+  const auto meaning =
+      limits.names ? limits.names->find(model) : ModelNames(limits.model).find(model);
+  if (!meaning) return tl::unexpected(no_such_model(model, limits));
+  if (meaning->model != limits.model || !meaning->adapter.empty())
+    return tl::unexpected(ApiError{503, "no engine that serves '" + escape(model) + "' is up",
+                                   "model", "no_capacity"});
+  if (named != nullptr) *named = std::move(model);
+  return {};
 }
 
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out) {

@@ -49,8 +49,8 @@ class Members {
 
 tl::expected<Json, ApiError> parse_object(std::string_view body);
 ApiError no_such_model(const std::string& model, const ApiLimits& limits);
-// Fails when the request names a model that this server does not have.
-Parsed check_model(const Members& m, const ApiLimits& limits);
+// Fails when the request names a model that own workers do not have. `named`: gets its name.
+Parsed check_model(const Members& m, const ApiLimits& limits, std::string* named = nullptr);
 // Before it is tokenized: fails for a prompt, or messages, of more bytes of text than the context's
 // tokens can stand for.
 Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits);

@@ -22,6 +22,20 @@ std::string_view prompt_text(const JsonText& body) {
   return body.text();
 }
 
+// A prompt that is a list of ids.
+std::vector<int32_t> listed_tokens(const ProxiedRequest& request) {
+  const auto text = request.body.find("prompt");
+  const auto json = text && text->starts_with('[') ? parse_json(*text)
+                                                   : Result<Json>(fail(Code::kNotFound, "none"));
+  std::vector<int32_t> ids;
+  if (!json) return ids;
+  for (const Json& id : *json) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return {};
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
 // One list of ids; or one such list, or one text, in a list.
 std::vector<int32_t> tokens_of_prompt(const Json& j, const ApiLimits& limits) {
   if (j.is_string()) return limits.tokenizer->encode(j.get_ref<const std::string&>());
@@ -41,9 +55,9 @@ std::vector<int32_t> tokens_of_prompt(const Json& j, const ApiLimits& limits) {
 }  // namespace
 
 tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::string body,
-                                                     const ApiLimits& limits,
-                                                     const std::set<std::string>& adapters) {
+                                                     const ApiLimits& limits) {
   ProxiedRequest r;
+  r.base = limits.model;
   auto text = JsonText::parse(std::move(body));
   if (!text)
     return tl::unexpected(
@@ -53,15 +67,16 @@ tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::stri
   if (r.body.find("model")) {
     auto model = r.body.find_string("model");
     if (!model) return bad("model", "'model' is no string");
-    if (adapters.contains(*model))
-      r.adapter = *model;
-    else if (*model != limits.model)
-      return tl::unexpected(no_such_model(*model, limits));
+    auto meaning =
+        limits.names ? limits.names->find(*model) : ModelNames(limits.model).find(*model);
+    if (!meaning) return tl::unexpected(no_such_model(*model, limits));
+    r.base = std::move(meaning->model);
+    r.adapter = std::move(meaning->adapter);
     r.model = std::move(*model);
   }
   r.stream = r.body.find("stream") == "true";
   r.tokens_about = std::max<uint64_t>(1, prompt_text(r.body).size() / kBytesPerToken);
-  r.pieces = TextAffinity::pieces(prompt_text(r.body), xxh3(r.adapter));
+  r.pieces = TextAffinity::pieces(prompt_text(r.body), xxh3(r.base + '\n' + r.adapter));
   return r;
 }
 
@@ -78,8 +93,7 @@ std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& 
 }
 
 tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const std::string& body,
-                                                  const std::set<std::string>* adapters,
-                                                  const ApiLimits& limits) {
+                                                  bool engines, const ApiLimits& limits) {
   const bool chat = path == "/v1/chat/completions";
   const bool ours = chat || path == "/v1/completions";
   ParsedRequest asked;
@@ -87,18 +101,21 @@ tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const
     asked.own = parse_completion(body, chat, limits);
   else
     asked.own = tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
-  if (adapters == nullptr) {
+  if (!engines) {
     if (!asked.own) return tl::unexpected(asked.own.error());
     return asked;
   }
-  auto proxied = parse_proxied(path, body, limits, *adapters);
+  auto proxied = parse_proxied(path, body, limits);
   if (!proxied) return tl::unexpected(proxied.error());
   asked.proxied = std::make_shared<ProxiedRequest>(std::move(*proxied));
   if (!ours) return asked;
-  if (!asked.own) asked.proxied->tokens = own_tokens(*asked.proxied, limits);
+  const bool other = asked.proxied->base != limits.model;  // whose tokenizer we do not have
+  if (!asked.own && !other) asked.proxied->tokens = own_tokens(*asked.proxied, limits);
   // A text's tokens are the same here, if we have the model's tokenizer; a chat's may differ.
-  if (chat || limits.tokenizer->style() == model::Tokenizer::Style::kBytes)
-    asked.question = token_question(asked.proxied->body, chat, asked.proxied->adapter);
+  if (chat || other || limits.tokenizer->style() == model::Tokenizer::Style::kBytes)
+    asked.question =
+        token_question(asked.proxied->body, chat, asked.proxied->base, asked.proxied->adapter);
+  if (other) asked.proxied->tokens = listed_tokens(*asked.proxied);
   return asked;
 }
 

@@ -21,8 +21,7 @@ namespace mc::serve {
 // Errors: 400 for a body that is no object or a model that is no text; 404 for a model that this
 // server does not have.
 tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::string body,
-                                                     const ApiLimits& limits,
-                                                     const std::set<std::string>& adapters = {});
+                                                     const ApiLimits& limits);
 
 // The prompt's tokens by our own tokenizer and chat template; none where it is not one text, one
 // list of ids or a chat of texts, or is more than the context can hold.
@@ -35,10 +34,9 @@ struct ParsedRequest {
   std::shared_ptr<ProxiedRequest> proxied;  // none: there are no external engines
   std::optional<TokenQuestion> question;    // where an engine knows the tokens better than we do
 };
-// `adapters`: of external engines; none: there are no engines.
+// `engines`: there are external ones.
 tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const std::string& body,
-                                                  const std::set<std::string>* adapters,
-                                                  const ApiLimits& limits);
+                                                  bool engines, const ApiLimits& limits);
 // The same for the conductor, which takes the prompt out of it. `salt`: what counts instead of what
 // the client asked for; `seed`: where it asked for none.
 GenerateRequest generate_request(ParsedRequest& asked, std::string id, uint64_t seed,

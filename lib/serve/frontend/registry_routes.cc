@@ -109,15 +109,18 @@ void query_tokens(const http::Exchange& x, const Json& json, Conductor& conducto
   if (!q) return refuse_route(x, 400, q.error().what);
   const std::string& own = conductor.spec().name;
   Json all = Json::object();
-  bool known = q->model.empty() || q->model == own;
-  if (known && q->lora.empty()) {
+  const auto meaning = conductor.external().catalog().names()->find(q->model);
+  const std::string model = q->model.empty() ? own : meaning ? meaning->model : "";
+  bool known = q->model.empty() || meaning;
+  if (model == own && q->lora.empty()) {
     const auto tags = tags_of(chain_hashes(q->tokens, conductor.block_size(), q->salt));
     all["default"] = own_held(conductor, tags, [&](const std::string& name) {
       return q->wants("default", name, conductor.block_size());
     });
   }
   for (const auto& [name, e] : conductor.external().all()) {
-    const bool fits = q->model.empty() || q->model == own || q->model == e->options.model;
+    const bool fits =
+        q->model.empty() || model == e->options.serves || q->model == e->options.model;
     known |= fits;
     if (!fits || !e->cache || e->cache->block_tokens() == 0) continue;
     if (!q->wants(e->options.tenant, name, e->cache->block_tokens())) continue;

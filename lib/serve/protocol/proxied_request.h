@@ -18,7 +18,8 @@ struct ProxiedRequest {
   JsonText body;
   std::vector<std::pair<std::string, std::string>> headers;  // of the client's, those that pass
   std::string model;    // as the client calls it; empty: it names none
-  std::string adapter;  // the same, where that is an adapter's name
+  std::string base;     // the conductor's name for that model, or of the adapter's
+  std::string adapter;  // `model`, where that is an adapter's name
   bool stream = false;
   // The prompt's tokens as the engine will see them; empty: not known, or the request's own.
   std::vector<int32_t> tokens;
