@@ -32,7 +32,7 @@ struct Client::Impl {
   }
 };
 
-Client::Client(io::Loop& loop, uint32_t connections_per_host_max)
+Client::Client(io::Loop& loop, uint32_t connections_per_host_max, std::unique_ptr<ClientTls> tls)
     : impl_(std::make_shared<Impl>(loop)) {
   // Tasks for the loop hold the client weakly: one may destroy it, and the rest must then do
   // nothing.
@@ -64,8 +64,8 @@ Client::Client(io::Loop& loop, uint32_t connections_per_host_max)
       if (calls->on_done) calls->on_done(std::move(result));
     });
   };
-  impl_->pool =
-      std::make_unique<Pool>(impl_->thread, connections_per_host_max, std::move(callbacks));
+  impl_->pool = std::make_unique<Pool>(impl_->thread, connections_per_host_max,
+                                       std::move(callbacks), std::move(tls));
   impl_->thread.start();
 }
 Client::~Client() = default;

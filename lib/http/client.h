@@ -17,11 +17,15 @@
 #include "http/server.h"
 #include "io/loop.h"
 
+struct bufferevent;
+struct event_base;
+
 namespace mc::http {
 
 struct ClientRequest {
   std::string method = "GET";
-  std::string url;  // http://host:port/path?query
+  std::string url;      // http://host:port/path?query, or https:// with ClientTls
+  std::string ca_file;  // https: whom to trust, a file (PEM); "": as the system does
   Headers headers;
   std::string body;
   Duration timeout = std::chrono::seconds(600);  // from now to the end of the answer
@@ -44,10 +48,22 @@ struct ClientCallbacks {
   std::function<void(Result<ClientResponse>)> on_done;
 };
 
+// Makes connections for https (lib/tls). It sends nothing of a request before it knows that the
+// server is the one asked for.
+class ClientTls {
+ public:
+  virtual ~ClientTls() = default;
+  // One that is not connected yet; the caller's. Errors: kInvalid, kNotFound for the file.
+  virtual Result<bufferevent*> connection(event_base* base, const std::string& host,
+                                          const std::string& ca_file) = 0;
+  virtual std::string why(bufferevent* connection) const = 0;  // it failed, in words
+};
+
 class Client {
  public:
   using Id = uint64_t;
-  explicit Client(io::Loop& loop, uint32_t connections_per_host_max = 2048);
+  explicit Client(io::Loop& loop, uint32_t connections_per_host_max = 2048,
+                  std::unique_ptr<ClientTls> tls = nullptr);
   ~Client();  // drops what is in flight without calling back
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -22,7 +22,9 @@ constexpr size_t kReadMax = 256 * 1024;
 
 struct Pool::Host {
   io::Address address;
-  std::string text;                     // "host:port"
+  std::string text;  // "host:port"
+  bool tls = false;
+  std::string ca_file;
   std::vector<sockaddr_storage> found;  // its addresses
   std::vector<socklen_t> sizes;
   size_t preferred = 0;  // index of the last that answered
@@ -90,11 +92,11 @@ struct Pool::Conn final : Parser::Events {
   std::string pending;  // bytes of the body, not yet passed on
   Time at;              // when the bytes being parsed were read
 
-  Conn(Pool& p, Host& h)
-      : pool(p),
-        host(h),
-        bev(bufferevent_socket_new(p.thread_.base(), -1, BEV_OPT_CLOSE_ON_FREE)),
-        parser(Parser::Role::kResponse, kHeaderMax, *this) {
+  bool cut = false;  // TLS: the end was not the server's word
+
+  // Takes the bufferevent.
+  Conn(Pool& p, Host& h, bufferevent* made)
+      : pool(p), host(h), bev(made), parser(Parser::Role::kResponse, kHeaderMax, *this) {
     MC_CHECK(bev != nullptr);
     bufferevent_setcb(bev, on_read, nullptr, on_event, this);
     bufferevent_set_max_single_read(bev, kReadMax);
@@ -132,15 +134,20 @@ struct Pool::Conn final : Parser::Events {
       c.host.preferred = c.address;
       return;
     }
-    c.pool.ended(c, (what & BEV_EVENT_EOF) != 0 ? "the server closed the connection"
-                                                : std::strerror(EVUTIL_SOCKET_ERROR()));
+    const bool closed = (what & BEV_EVENT_EOF) != 0;
+    c.cut = c.host.tls && !closed;
+    c.pool.ended(c, closed       ? "the server closed the connection"
+                    : c.host.tls ? c.pool.tls_->why(c.bev)
+                                 : std::strerror(EVUTIL_SOCKET_ERROR()));
   }
 };
 
-Pool::Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks)
+Pool::Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks,
+           std::unique_ptr<ClientTls> tls)
     : thread_(thread),
       per_host_max_(std::max(1u, connections_per_host_max)),
-      callbacks_(std::move(callbacks)) {}
+      callbacks_(std::move(callbacks)),
+      tls_(std::move(tls)) {}
 Pool::~Pool() = default;
 
 Result<Pool::Host*> Pool::host_of(Job& job) {
@@ -149,21 +156,26 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
                                                                     evhttp_uri_free);
   const char* scheme = uri ? evhttp_uri_get_scheme(uri.get()) : nullptr;
   const char* name = uri ? evhttp_uri_get_host(uri.get()) : nullptr;
-  if (!scheme || std::strcmp(scheme, "http") != 0 || !name || *name == '\0')
+  const bool tls = scheme && std::strcmp(scheme, "https") == 0;
+  if (!scheme || (!tls && std::strcmp(scheme, "http") != 0) || !name || *name == '\0')
     return fail(Code::kInvalid, "url '%s': give http://host:port/path", escape(url).c_str());
+  if (tls && !tls_)
+    return fail(Code::kInvalid, "url '%s': https is not spoken here", escape(url).c_str());
   const int port = evhttp_uri_get_port(uri.get());
-  io::Address address{name, static_cast<uint16_t>(port < 0 ? 80 : port)};
+  io::Address address{name, static_cast<uint16_t>(port >= 0 ? port : tls ? 443 : 80)};
   if (address.host.size() > 2 && address.host.front() == '[')
     address.host = address.host.substr(1, address.host.size() - 2);
   const char* path = evhttp_uri_get_path(uri.get());
   const char* query = evhttp_uri_get_query(uri.get());
   job.path = path && *path ? path : "/";
   if (query) job.path += std::string("?") + query;
-  auto& host = hosts_[address.text()];
+  auto& host = hosts_[address.text() + (tls ? "\n" + job.request.ca_file : "")];
   if (!host) {
     host = std::make_unique<Host>();
     host->address = address;
     host->text = address.text();
+    host->tls = tls;
+    host->ca_file = job.request.ca_file;
   }
   if (host->found.empty()) MC_TRY_(resolve(*host));
   return host.get();
@@ -217,7 +229,13 @@ void Pool::place(Job& job) {
 }
 
 Result<Pool::Conn*> Pool::connect(Host& host) {
-  auto owned = std::make_unique<Conn>(*this, host);
+  bufferevent* bev = nullptr;
+  if (host.tls) {
+    MC_TRY(bev, tls_->connection(thread_.base(), host.address.host, host.ca_file));
+  } else {
+    bev = bufferevent_socket_new(thread_.base(), -1, BEV_OPT_CLOSE_ON_FREE);
+  }
+  auto owned = std::make_unique<Conn>(*this, host, bev);
   Conn& conn = *owned;
   conn.address = host.preferred;
   auto* to = reinterpret_cast<sockaddr*>(&host.found[conn.address]);
@@ -316,7 +334,8 @@ void Pool::ended(Conn& conn, const std::string& why) {
   Job& job = *conn.job;
   Host& host = conn.host;
   conn.at = thread_.now();
-  if (conn.heard && conn.parser.feed_end() == Parser::Outcome::kComplete) return answered(conn);
+  if (conn.heard && !conn.cut && conn.parser.feed_end() == Parser::Outcome::kComplete)
+    return answered(conn);
   const std::string to = host.text;
   if (conn.heard) {
     conn.pass_on();

@@ -26,7 +26,8 @@ class Pool {
     std::function<void(uint64_t id, std::string chunk, Time)> chunk;
     std::function<void(uint64_t id, Result<ClientResponse>)> done;
   };
-  Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks);
+  Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks,
+       std::unique_ptr<ClientTls> tls);
   ~Pool();
   // `stream`: the body goes to `chunk` and not into the answer.
   void start(uint64_t id, ClientRequest request, bool stream, Time deadline);
@@ -58,7 +59,8 @@ class Pool {
   EventThread& thread_;
   const uint32_t per_host_max_;
   const Callbacks callbacks_;
-  std::unordered_map<std::string, std::unique_ptr<Host>> hosts_;  // by "host:port"
+  const std::unique_ptr<ClientTls> tls_;
+  std::unordered_map<std::string, std::unique_ptr<Host>> hosts_;  // by "host:port", and trust
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, std::unique_ptr<Job>> jobs_;
   std::vector<uint64_t> unread_;  // ids whose connections are not read for now

@@ -23,7 +23,7 @@ HEAVY = {  # header: files that may include it
     r'spdlog/': r'^base/log\.cc$',
     r'msgpack': r'^wire/.*\.cc$',
     r'zmq': r'^(io/loop\.cc|rpc/)',
-    r'event2?[/.]': r'^http/.*\.cc$',
+    r'event2?[/.]': r'^(http|tls)/.*\.cc$',
     r'boost/': r'^http/parser\.cc$',
     r'hwloc': r'^topo/discover/.*\.cc$',
     r'liburing': r'^io/uring',

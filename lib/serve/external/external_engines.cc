@@ -6,11 +6,13 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "io/file.h"
+#include "tls/client_tls.h"
 
 namespace mc::serve {
 namespace {
 
 constexpr size_t kExternalMax = 1024;
+constexpr uint32_t kConnectionsMax = 2048;  // to an engine
 constexpr size_t kServesMax = 256, kApiKeyMax = 4096, kAdaptersMax = 1024;
 constexpr Duration kModelsEvery = std::chrono::seconds(10);
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
@@ -27,8 +29,12 @@ Result<> check_external(const ExternalOptions& o) {
     return fail(Code::kInvalid, "instance_id: want 1 to 128 printable characters");
   if (o.url.empty() && o.events.empty())
     return fail(Code::kInvalid, "engine %s has neither url nor endpoint", o.name.c_str());
-  if (!o.url.empty() && !o.url.starts_with("http://"))
-    return fail(Code::kInvalid, "url '%s': want http://host:port", escape(o.url).c_str());
+  const bool secure = o.url.starts_with("https://");
+  if (!o.url.empty() && !secure && !o.url.starts_with("http://"))
+    return fail(Code::kInvalid, "url '%s': want http://host:port or https://host:port",
+                escape(o.url).c_str());
+  if (!o.ca_file.empty() && !secure)
+    return fail(Code::kInvalid, "ca_file is for an https url, not '%s'", escape(o.url).c_str());
   if (!o.events.empty()) MC_TRY_(event_address(o.events));
   if (!o.replay.empty()) MC_TRY_(event_address(o.replay));
   if (o.role != "both" && o.role != "prefill" && o.role != "decode")
@@ -52,9 +58,15 @@ Result<uint64_t> small_number(const Json& json, const char* key, uint64_t max) {
   return n;
 }
 
-// Adds the key of "key_file". Who posts a registration may not make us read a file.
-auto with_key_file(const Json& json) {
+// Adds the key of "key_file" and the name of "ca_file". Who posts a registration may not make us
+// read a file.
+auto with_files(const Json& json) {
   return [&json](ExternalOptions o) -> Result<ExternalOptions> {
+    MC_TRY(o.ca_file, get_string_or(json, "ca_file", ""));
+    if (!o.ca_file.empty()) {
+      MC_TRY_(check_external(o));
+      MC_TRY_(tls::check_ca_file(o.ca_file));
+    }
     MC_TRY(const std::string path, get_string_or(json, "key_file", ""));
     if (path.empty()) return o;
     MC_TRY(o.api_key, io::read_secret_file(path, kApiKeyMax));
@@ -109,7 +121,7 @@ Result<std::vector<ExternalOptions>> read_external(const std::string& path) {
   if (!list.is_array()) return fail(Code::kInvalid, "%s: want a list of engines", path.c_str());
   std::vector<ExternalOptions> all;
   for (const Json& j : list) {
-    auto o = parse_external(j).and_then(with_key_file(j));
+    auto o = parse_external(j).and_then(with_files(j));
     if (!o)
       return fail(Code::kInvalid, "%s: engine %zu: %s", path.c_str(), all.size(),
                   o.error().what.c_str());
@@ -122,6 +134,7 @@ http::ClientRequest ExternalEngine::request(const char* method, const std::strin
   http::ClientRequest r;
   r.method = method;
   r.url = options.url + path;
+  r.ca_file = options.ca_file;
   if (!options.api_key.empty()) r.headers = {{"authorization", "Bearer " + options.api_key}};
   return r;
 }
@@ -135,7 +148,7 @@ ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slot
       metrics_(metrics),
       gaps_(metrics.counter("mc_conductor_foreign_resyncs_total",
                             "times that the view of an external engine's cache was dropped")),
-      client_(loop),
+      client_(loop, kConnectionsMax, tls::client_tls()),
       catalog_(std::move(model)) {
   gather_names();
 }
@@ -147,11 +160,11 @@ ExternalEngine* ExternalEngines::find(const std::string& name) {
   return it == engines_.end() ? nullptr : it->second.get();
 }
 
-size_t ExternalEngines::up() const {
+size_t ExternalEngines::up(const std::string& model) const {
   const auto all = [](const std::string&) { return true; };
   return static_cast<size_t>(std::count_if(engines_.begin(), engines_.end(), [&](const auto& e) {
     const std::string& role = e.second->options.role;
-    return e.second->up &&
+    return e.second->up && (model.empty() || e.second->options.serves == model) &&
            (role == "both" || (role == "prefill" && partner(*e.second, all) != nullptr));
   }));
 }

@@ -37,10 +37,11 @@
 namespace mc::serve {
 
 struct ExternalOptions {
-  std::string name;                // instance_id
-  std::string url;                 // "http://host:port"; empty: only indexed, gets no requests
-  std::string model;               // as it calls it
-  std::string serves;              // the same model, as we call it; empty: the conductor's own
+  std::string name;     // instance_id
+  std::string url;      // "http://host:port" or https; empty: only indexed, gets no requests
+  std::string ca_file;  // https: certificates to trust; empty: the system's
+  std::string model;    // as it calls it
+  std::string serves;   // the same model, as we call it; empty: the conductor's own
   std::string tenant = "default";  // for /query
   std::string events, replay;      // of its publisher; empty: its cache is not known
   uint32_t block_tokens = 0;       // 0: as its first event says
@@ -128,7 +129,8 @@ class ExternalEngines {
   bool remove(const std::string& name);
   ExternalEngine* find(const std::string& name);
   const std::map<std::string, std::unique_ptr<ExternalEngine>>& all() const { return engines_; }
-  size_t up() const;  // engines that can get requests
+  // Engines that can get requests, for that model; "": for any.
+  size_t up(const std::string& model = {}) const;
   // Whether an engine has an adapter, or may load it, as no other that is up has it. "": the model.
   bool has_adapter(const ExternalEngine& engine, const std::string& adapter) const;
   ModelCatalog& catalog() { return catalog_; }

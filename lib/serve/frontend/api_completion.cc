@@ -175,7 +175,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   if (asked.proxied)
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
   if (asked.own && asked.own->best_of + asked.own->more_prompts.size() > 1 && asked.proxied)
-    choose_side(asked, s.conductor_.external().up() > 0);
+    choose_side(asked, s.conductor_.external().up(s.limits_.model) > 0);
   GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
     return s.tenants_.salt(tenant, salt);
   });

@@ -90,6 +90,8 @@ void register_engine(const http::Exchange& x, const Json& json, Conductor& condu
   if (!options) return refuse_route(x, 400, options.error().what);
   if (json.contains("key_file"))
     return refuse_route(x, 400, "key_file is for the file of --foreign-engines: post api_key");
+  if (json.contains("ca_file"))
+    return refuse_route(x, 400, "ca_file is for the file of --foreign-engines");
   options->posted = true;
   if (auto added = conductor.external().add(*options); !added)
     return refuse_route(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);

@@ -11,7 +11,8 @@ namespace cache_control_test {
 namespace {
 
 const model::Tokenizer kBytes = model::Tokenizer::bytes_only(32000);
-const ApiLimits kLimits{&kBytes, "tiny", 100000, 32000};
+const ApiLimits kLimits{
+    .tokenizer = &kBytes, .model = "tiny", .context_max = 100000, .vocab = 32000};
 
 tl::expected<CompletionRequest, ApiError> text(const std::string& control) {
   return parse_completion(

@@ -76,8 +76,8 @@ TEST_CASE("F92: models, aliases and adapters are listed and described") {
   MockEngine& a = m.engine("a", 4, "org/chat");
   const auto ids = [&] {
     std::set<std::string> all;
-    for (const Json& j : (*parse_json(m.ask("/v1/models").body))["data"])
-      all.insert(j["id"].get<std::string>());
+    const Json listed = *parse_json(m.ask("/v1/models").body);
+    for (const Json& j : listed["data"]) all.insert(j["id"].get<std::string>());
     return all;
   };
   CHECK(ids() == std::set<std::string>{"tiny", "gpt-x", "chat", "claude-x", "sql", "law"});
@@ -146,7 +146,7 @@ TEST_CASE("own workers answer to aliases, and other models go past them") {
   // The tokens of the other model are the engine's to say.
   const auto tokens = m.ask("/tokenize", asks("chat"));
   CHECK(tokens.status == 200);
-  CHECK(a.came.empty());
+  CHECK(a.came.size() == 1);
   CHECK(a.tokenized > 0);
   CHECK(m.ask("/tokenize", asks("tiny")).status == 200);
 }

@@ -12,7 +12,7 @@ using namespace mc::serve;
 namespace {
 
 const model::Tokenizer kBytes = model::Tokenizer::bytes_only(32000);
-const ApiLimits kLimits{&kBytes, "tiny", 1000, 32000};
+const ApiLimits kLimits{.tokenizer = &kBytes, .model = "tiny", .context_max = 1000, .vocab = 32000};
 
 auto parse(const std::string& body, bool chat = false) {
   return parse_completion(body, chat, kLimits);
