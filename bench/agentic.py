@@ -5,7 +5,6 @@ was on the other server. Hit rates are exact; times compare within a run. Wants 
 (scripts/setup --engines). bench/run agentic; by hand `bench/agentic.py --help` has the sizes."""
 import argparse
 import json
-import os
 import pathlib
 import random
 import statistics
@@ -20,8 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / 'tests/nightly'))
 
 from vllm_client import Counters, Failed, stream, used  # noqa: E402
-from vllm_servers import (BIN, BLOCK, ENGINES, Pool, Process, Server,  # noqa: E402
-                          free_port, wait_for)
+from vllm_servers import BLOCK, ENGINES, Front, Pool, Server, free_port, wait_for  # noqa: E402
 
 VERSION, SKIPPED, TARGET = '0.32.0', 77, 4.0
 NEW, SAID = 200, 16  # tokens of a turn: of the prompt, of the answer
@@ -171,33 +169,12 @@ class Group:
             self.pool.stop()
 
 
-class Conductor:
+def front(group):
     """mc-conductor before the servers of a group."""
-
-    def __init__(self, group):
-        self.port = free_port()
-        engines = [{'instance_id': server.name, 'url': f'http://127.0.0.1:{server.port}', 'modelname': 'm',
-                    'endpoint': f'tcp://127.0.0.1:{events}', 'replay_endpoint': f'tcp://127.0.0.1:{replays}',
-                    'block_size': BLOCK, 'kv_group': server.name}
-                   for server, events, replays in zip(group.servers, group.events, group.replays)]
-        listed = group.folder / 'engines.json'
-        listed.write_text(json.dumps(engines))
-        self.process = Process(group.folder, 'conductor', [
-            BIN / 'mc-conductor', '--listen', '127.0.0.1:0', '--http', f'127.0.0.1:{self.port}', '--policy', 'kvcache',
-            '--model', ENGINES / 'smollm2-135m', '--engine', 'dummy', '--foreign-engines', listed, '--retries', '3'])
-        wait_for("the conductor's start", self.ready, 60)
-
-    def ready(self):
-        try:
-            nodes = self.get('/cluster').get('nodes', [])
-            return len(nodes) == 2 and all(node.get('up') for node in nodes)
-        except (OSError, ValueError):
-            return False
-
-    def get(self, path):
-        import urllib.request
-        with urllib.request.urlopen(f'http://127.0.0.1:{self.port}{path}', timeout=5) as reply:
-            return json.load(reply)
+    return Front(group.folder, [
+        {'instance_id': server.name, 'url': f'http://127.0.0.1:{server.port}', 'modelname': 'm', 'block_size': BLOCK,
+         'endpoint': f'tcp://127.0.0.1:{events}', 'replay_endpoint': f'tcp://127.0.0.1:{replays}', 'kv_group': server.name}
+        for server, events, replays in zip(group.servers, group.events, group.replays)], '--policy', 'kvcache')
 
 
 class Run:
@@ -217,7 +194,7 @@ class Run:
 
     def play(self):
         self.group.clean()
-        self.conductor = Conductor(self.group) if self.route == 'conductor' else None
+        self.conductor = front(self.group) if self.route == 'conductor' else None
         before, self.lost = self.group.counters(), []
         spent = self.spent()
         queues = self.lanes()
@@ -282,7 +259,7 @@ class Run:
             time.sleep(max(0.0, self.begun + self.held + number / self.rate - time.monotonic()))
         prompt = (self.said[c, t - 1] if t else []) + self.load.new[c][t]
         port = self.conductor.port if self.conductor else self.group.servers[self.load.server(c, t)].port
-        model = 'smollm2-135m' if self.conductor else 'm'  # the conductor names it by its folder
+        model = self.conductor.model if self.conductor else 'm'
         if self.kill and number == half:
             self.open.clear()
             threading.Timer(0.3, self.kill_one).start()

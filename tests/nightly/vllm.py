@@ -17,7 +17,9 @@ import tempfile
 import threading
 import time
 
-from vllm_servers import BIN, BLOCK, ENGINES, OUTPUT, ROOT, TIMEOUT, Pool, Server, wait_for
+from vllm_client import stream
+from vllm_servers import (BIN, BLOCK, ENGINES, OUTPUT, ROOT, TIMEOUT, Front, Pool, Server,
+                          wait_for)
 
 
 class Test:
@@ -353,6 +355,121 @@ def case_lora(test, chance):
     server.process.stop()
 
 
+def case_multi(test, chance):
+    """MultiConnector: beside vLLM's own example connector, which keeps files."""
+    pool = test.pool(nodes=1, segment='1GiB')
+    files = test.folder / 'files'
+    files.mkdir()
+
+    def both(said):
+        example = {'kv_connector': 'ExampleConnector', 'kv_role': 'kv_both',
+                   'kv_connector_extra_config': {'shared_storage_path': str(files)}}
+        return {'kv_connector': 'MultiConnector', 'kv_role': 'kv_both', 'kv_load_failure_policy': 'recompute',
+                'kv_connector_extra_config': {'connectors': [said, example]}}
+
+    server = test.server('multi', pool, transfer=both, flags=['--disable-hybrid-kv-cache-manager'])
+    asked = [tokens[:1000] for tokens in prompts(server, 2, chance)]
+    cold = [server.complete(tokens) for tokens in asked]
+    full = sum((len(t) + OUTPUT - 1) // BLOCK for t in asked)
+    wait_for('saving', lambda: server.saved() >= full - len(asked), 30)
+    test.check(any(files.rglob('*.safetensors')), 'both children save')
+    for what in ('mc', 'the example'):
+        loaded = server.metric('mc:loaded_blocks_total')
+        hits = server.metric('vllm:external_prefix_cache_hits_total')
+        server.forget()
+        got = [server.complete(tokens) for tokens in asked]
+        took = server.metric('vllm:external_prefix_cache_hits_total') - hits
+        mine = (server.metric('mc:loaded_blocks_total') - loaded) * BLOCK
+        right = sum(a.tokens == b.tokens or not b.decided() for a, b in zip(got, cold))
+        wanted = took if what == 'mc' else 0
+        test.check(right == len(asked) and took and mine == wanted,
+                   f'{what} loads {took:.0f} of {sum(map(len, asked))} tokens, mc {mine:.0f} of them: '
+                   f'{right} of {len(asked)} right')
+        server.forget(everywhere=True)
+        pool.remove('vllm:')
+    test.check(server.alive(), 'the server lives')
+    server.process.stop()
+
+
+def case_halves(test, chance):
+    """A prompt is computed on one server and answered by another, with mc-conductor before them."""
+    pool = test.pool(nodes=1, segment='1GiB')
+    servers = {'prefill': test.server('first', pool, kv='300M', role='kv_producer', wait=False),
+               'decode': test.server('second', pool, kv='300M', role='kv_consumer', wait=False,
+                                    options={'wait': '5s'})}
+    for server in servers.values():
+        server.wait()
+    front = Front(test.folder, [{'instance_id': server.name, 'url': f'http://127.0.0.1:{server.port}', 'modelname': 'm',
+                                 'role': role, 'block_size': BLOCK} for role, server in servers.items()])
+    test.running.append(front.process)
+    first, second = servers.values()
+    asked = prompts(first, 4, chance)
+    replies = [stream('127.0.0.1', front.port, tokens, OUTPUT, model=front.model) for tokens in asked]
+    covered = [whole(tokens) for tokens in asked]
+    computed = first.metric('vllm:prompt_tokens_total')
+    test.check(computed == sum(map(len, asked)) and first.metric('vllm:generation_tokens_total') == len(asked),
+               f'the first computed {computed:.0f} tokens of prompts, and said one token each')
+    # vLLM's cached_tokens are those of the first half, which had none.
+    hits = second.metric('vllm:external_prefix_cache_hits_total')
+    test.check(hits == sum(covered) and not any(reply.cached for reply in replies),
+               f'the second took {hits:.0f} of {sum(map(len, asked))} from the pool; whole blocks cover {sum(covered)}')
+    second.forget(everywhere=True)
+    pool.remove('vllm:')
+    alone = [second.complete(tokens, return_tokens_as_token_ids=True) for tokens in asked]
+    right = sum(a.tokens == [f'token_id:{t}' for t in b.tokens] or not a.decided() for a, b in zip(alone, replies))
+    test.check(all(a.cached == 0 for a in alone) and right == len(asked),
+               f'{right} of {len(asked)} answers are those that the second gives alone')
+    for server in servers.values():
+        test.check(server.alive(), f'{server.name} lives')
+    front.process.stop()
+    for server in servers.values():
+        server.process.stop()
+
+
+def case_soon(test, chance):
+    """What one server has computed the other finds within a second."""
+    pool = test.pool(nodes=1, segment='1GiB')
+    one = test.server('writes', pool, kv='300M', wait=False)
+    other = test.server('reads', pool, kv='300M', wait=False, save='off')
+    for server in (one, other):
+        server.wait()
+    asked, slowest, keys, found = prompts(one, 4, chance), 0.0, 0, True
+    for tokens in asked:
+        one.complete(tokens, max_tokens=1)
+        told, keys = time.monotonic(), keys + len(tokens) // BLOCK
+        wait_for('saving', lambda keys=keys: pool.objects('vllm:') >= keys, 30)
+        slowest = max(slowest, time.monotonic() - told)
+        found &= other.complete(tokens, max_tokens=1).cached == whole(tokens)
+    test.check(found and slowest < 5, f'all blocks are in the pool at most {slowest:.2f} s after the answer, and the '
+                                      f'other finds them at its first question')
+    for server in (one, other):
+        server.process.stop()
+
+
+def case_ranks(test, chance):
+    """Tensor parallelism: three processes, each with its part of a block under its own key."""
+    pool = test.pool(nodes=1, segment='1GiB')
+    flags = ['--tensor-parallel-size', '3', '--distributed-executor-backend', 'mp']
+    first = test.server('ranks', pool, kv='300M', flags=flags)
+    asked = [tokens[:1000] for tokens in prompts(first, 2, chance)]
+    cold = [first.complete(tokens) for tokens in asked]
+    full = sum((len(t) + OUTPUT - 1) // BLOCK for t in asked)
+    wait_for('saving', lambda: first.saved() >= 3 * (full - len(asked)), 60)
+    first.process.kill()
+    second = test.server('again', pool, kv='300M', flags=flags)
+    got = [second.complete(tokens) for tokens in asked]
+    right = sum(a.tokens == b.tokens or not b.decided() for a, b in zip(got, cold))
+    test.check(right == len(asked) and all(a.cached == whole(t) for a, t in zip(got, asked)),
+               f'after a kill -9 another takes {sum(a.cached for a in got)} of {sum(map(len, asked))} tokens: '
+               f'{right} of {len(asked)} right')
+    second.process.stop()
+    alone = test.server('single', pool)
+    answer = alone.complete(asked[0])
+    test.check(answer.cached == 0, 'a server of one process finds nothing of them')
+    test.check(answer.tokens == cold[0].tokens or not answer.decided(), 'and answers the same')
+    alone.process.stop()
+
+
 def mean(answers):
     return sum(a.seconds for a in answers) / len(answers)
 
@@ -368,7 +485,8 @@ def quantile(server, name):
 
 
 CASES = {'share': case_share, 'pair': case_pair, 'small': case_small, 'tcp': case_tcp,
-         'crowd': case_crowd, 'lora': case_lora}
+         'crowd': case_crowd, 'lora': case_lora, 'multi': case_multi, 'halves': case_halves,
+         'soon': case_soon, 'ranks': case_ranks}
 
 
 def main():

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BIN = pathlib.Path(os.environ.get('MC_BIN', ROOT / 'build/release'))
@@ -91,6 +92,11 @@ class Pool:
                               capture_output=True, text=True, timeout=30)
         return done.stdout if done.returncode == 0 else None
 
+    def objects(self, prefix):
+        """How many keys begin so."""
+        done = subprocess.run([BIN / 'mc-store', 'ls', '--master', self.master, prefix], capture_output=True, timeout=30)
+        return len(done.stdout.splitlines())
+
     def remove(self, prefix):
         done = subprocess.run([BIN / 'mc-store', 'rm', '--force', '--master', self.master, '--prefix', prefix],
                               capture_output=True, text=True, timeout=60)
@@ -108,7 +114,7 @@ class Server:
 
     def __init__(self, folder, name, version, pool, *, kv='1G', longest=4096, flags=(), path=(), role='kv_both',
                  transfer=lambda said: said, threads=os.environ.get('OMP_NUM_THREADS', '1'), wait=True, port=None,
-                 **extra):
+                 options=(), **extra):
         self.name, self.port = name, port or free_port()
         model = ENGINES / 'smollm2-135m'
         command = ['nice', '-n', '5', ENGINES / f'vllm-{version}/bin/vllm', 'serve', model, '--served-model-name', 'm',
@@ -119,7 +125,7 @@ class Server:
             said = {'kv_connector': 'McConnector', 'kv_connector_module_path': 'mc.vllm', 'kv_role': role,
                     'kv_load_failure_policy': 'recompute',
                     'kv_connector_extra_config': {'master': pool.master, 'name': name, 'timeout': f'{TIMEOUT}s',
-                                                  'lookup-patience': '1s', **extra}}
+                                                  'lookup-patience': '1s', **extra, **dict(options)}}
             command += ['--kv-transfer-config', json.dumps(transfer(said))]
         self.begun = time.monotonic()
         self.process = Process(
@@ -171,9 +177,9 @@ class Server:
     def tokens(self, text):
         return json.loads(self.ask('POST', '/tokenize', {'model': 'm', 'prompt': text})[1])['tokens']
 
-    def forget(self):
-        """Its own prefix cache, not the pool."""
-        status, _ = self.ask('POST', '/reset_prefix_cache')
+    def forget(self, everywhere=False):
+        """Its own prefix cache, not the pool; everywhere: also what it believes to be in the pool."""
+        status, _ = self.ask('POST', f'/reset_prefix_cache?reset_external={str(everywhere).lower()}')
         assert status == 200, status
 
     def metric(self, name, **labels):
@@ -190,6 +196,29 @@ class Server:
 
     def alive(self):
         return self.process.child.poll() is None
+
+
+class Front:
+    """mc-conductor before servers: `engines` as its file has them."""
+
+    model = 'smollm2-135m'  # it names the model by its folder
+
+    def __init__(self, folder, engines, *flags):
+        self.port, self.count = free_port(), len(engines)
+        listed = folder / 'engines.json'
+        listed.write_text(json.dumps(engines))
+        self.process = Process(folder, 'conductor', [
+            BIN / 'mc-conductor', '--listen', '127.0.0.1:0', '--http', f'127.0.0.1:{self.port}', '--engine', 'dummy',
+            '--model', ENGINES / self.model, '--foreign-engines', listed, '--retries', '3', *flags])
+        wait_for("the conductor's start", self.ready, 60)
+
+    def ready(self):
+        try:
+            with urllib.request.urlopen(f'http://127.0.0.1:{self.port}/cluster', timeout=5) as reply:
+                nodes = json.load(reply)['nodes']
+            return len(nodes) == self.count and all(node['up'] for node in nodes)
+        except (OSError, ValueError, KeyError):
+            return False
 
 
 class Answer:

@@ -386,6 +386,12 @@ def test_the_interface_is_the_recorded_one(version):
     assert not missing
 
 
+def test_known_by_name():
+    """MultiConnector reads what a child counted by the class of that name, else the server ends."""
+    from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    assert KVConnectorFactory.get_connector_class_by_name('McConnector') is connector.McConnector
+
+
 def test_tensors_that_are_no_blocks_are_refused():
     from mc.vllm import layout
     row = BLOCK * 8

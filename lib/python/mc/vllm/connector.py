@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 import vllm
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1 import base
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
     KVConnectorPromMetrics,
@@ -433,3 +434,12 @@ def _rank_label(config: Any) -> str:
     tp_size, pp_size = parallel.tensor_parallel_size, parallel.pipeline_parallel_size
     rank = parallel.rank % (tp_size * pp_size)
     return keys.rank_label(rank % tp_size, tp_size, rank // tp_size, pp_size)
+
+
+def _register() -> None:
+    """MultiConnector looks its children up by name when it reads what they counted."""
+    with contextlib.suppress(ValueError):  # it is known already
+        KVConnectorFactory.register_connector('McConnector', 'mc.vllm', 'McConnector')
+
+
+_register()
