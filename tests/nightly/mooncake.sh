@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Seeded calls over Mooncake's real package and over mc.compat.mooncake: answers and bytes are equal but
 # for tests/nightly/mooncake/differences*.txt. Every line of those is seen with seed 1; another seed, of
-# the day, looks for what nobody has thought of. Arguments are seeds instead of that. Three minutes.
+# the day, looks for what nobody has thought of. Arguments are seeds instead of that. Three minutes,
+# five with vLLM.
 source "$(dirname "$0")/../common.inc"
 real=${MC_ENGINES:-$MC_SOURCE/build/engines}/mooncake
 [ -e "$real/ready" ] || skip "no mooncake package in $real: scripts/setup --peers makes it"
@@ -20,4 +21,9 @@ else
 fi
 # Programs of the wheel that nobody here wrote: the same answers over both.
 python3 "$MC_SOURCE/tests/nightly/mooncake/programs.py" --real "$real" || bad=1
+if [ -e "$real/../vllm-0.32.0/ready" ] && [ -e "$real/../smollm2-135m/ready" ]; then
+  MC_ENGINES=$real/.. python3 "$MC_SOURCE/tests/nightly/mooncake/vllm_store.py" || bad=1
+else
+  echo "no vLLM 0.32.0 in $real/..: scripts/setup --engines makes it, for vLLM's own Mooncake connector"
+fi
 [ $bad = 0 ] || die "other answers than Mooncake's: see above"
