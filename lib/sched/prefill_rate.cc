@@ -14,7 +14,10 @@ constexpr double kNoiseMs = 10, kNoiseShare = 0.1;
 constexpr double kFixedMs = 50;     // the fixed part is of this size, if nothing says otherwise
 constexpr double kFactorMin = 0.1;  // of the prior
 constexpr double kSignalMs = 8;     // of the spec's time: shorter prompts say nothing of the factor
-constexpr int kRounds = 4;          // of weighing by distance
+// But these do: lengths that differ so, and answers that take so long.
+constexpr double kSpread = 3, kSlowMs = 50;
+constexpr size_t kScaleSeen = 5;
+constexpr int kRounds = 4;  // of weighing by distance
 
 // Sums of a weighted fit of y = fixed + factor * x.
 struct Sums {
@@ -45,9 +48,23 @@ void PrefillRate::learn(double spec_ms, double measured_ms, double prior) {
 // Least squares of relative errors, with the priors as measurements. What is further off than the
 // noise weighs by its distance, not by the distance's square.
 void PrefillRate::fit_once(double prior) {
+  // An engine many times as slow as the spec is believed when five answers say so.
+  const size_t kept = std::min<size_t>(seen_, kKeptMax);
+  double scale = prior, shortest = last_[0].spec_ms, longest = shortest;
+  std::array<double, kKeptMax> times{};
+  for (size_t i = 0; i < kept; ++i) {
+    times[i] = last_[i].ms / last_[i].spec_ms;
+    shortest = std::min(shortest, last_[i].spec_ms);
+    longest = std::max(longest, last_[i].spec_ms);
+  }
+  if (kept >= kScaleSeen) {
+    std::nth_element(times.begin(), times.begin() + kept / 2, times.begin() + kept);
+    scale = std::max(prior, times[kept / 2]);
+  }
+  const bool differ = longest > kSpread * shortest && mean_ms() > kSlowMs;
   Sums s;
   s.w = 1 / (kFixedMs * kFixedMs);  // of a fixed part of 0
-  s.xx = 1 / (prior * prior);       // of the factor `prior`
+  s.xx = 1 / (scale * scale);       // of the factor `prior`
   s.xy = prior * s.xx;
   double newer = 1, weight = 0, squares = 0;
   for (uint64_t i = seen_; i > 0 && seen_ - i < kKeptMax; --i, newer *= kKept) {
@@ -59,7 +76,7 @@ void PrefillRate::fit_once(double prior) {
     weight += newer;
     squares += newer * m.spec_ms * m.spec_ms;
   }
-  if (squares < kSignalMs * kSignalMs * weight) {
+  if (!differ && squares < kSignalMs * kSignalMs * weight) {
     factor_ = prior;
     fixed_ms_ = std::max(0.0, (s.y - prior * s.x) / s.w);
     return;

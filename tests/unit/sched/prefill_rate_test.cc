@@ -30,6 +30,16 @@ TEST_CASE("prompts that all take a few milliseconds tell the fixed part, and not
   CHECK(r.predict_ms(1000) == doctest::Approx(1030).epsilon(0.1));
 }
 
+TEST_CASE("an engine hundreds of times as slow as the spec is found out, by short prompts too") {
+  PrefillRate r;
+  for (int i = 0; i < 20; ++i) {
+    const double spec = 1 + i % 5;
+    r.learn(spec, 200 + 300 * spec);
+  }
+  for (const double spec : {1.0, 3.0, 5.0, 20.0})
+    CHECK(r.predict_ms(spec) == doctest::Approx(200 + 300 * spec).epsilon(0.2));
+}
+
 TEST_CASE("a few answers that are far off change little") {
   PrefillRate r;
   for (int i = 0; i < 40; ++i) {
