@@ -37,9 +37,9 @@ Result<ModelFiles> open_folder(const std::string& folder) {
   config->name = name_of(folder);
   MC_TRY(Tokenizer tokenizer, Tokenizer::open(folder, config->vocab));
   MC_TRY(TensorSet tensors, open_safetensors(folder));
-  MC_TRY(const ChatTemplate chat, chat_of_folder(folder));
+  MC_TRY(ChatFormat chat, chat_of_folder(folder));
   return ModelFiles{std::move(*config), std::move(tokenizer), std::move(tensors),
-                    Naming::kHuggingFace, chat};
+                    Naming::kHuggingFace, std::move(chat)};
 }
 
 bool is_gguf(const std::string& name) { return name.ends_with(".gguf"); }
@@ -52,12 +52,12 @@ Result<ModelFiles> open_gguf(const std::string& path) {
     MC_TRY(ModelConfig config, gguf_config(g));
     MC_TRY(Tokenizer tokenizer, gguf_tokenizer(g));
     config.name = name_of(path);
-    const ChatTemplate chat = gguf_chat(g);
+    ChatFormat chat = gguf_chat(g);
     return ModelFiles{std::move(config),
                       std::move(tokenizer),
                       {std::move(g.tensors), {file}},
                       Naming::kGguf,
-                      chat};
+                      std::move(chat)};
   };
   auto files = read();
   if (!files) return fail(files.error().code, "%s: %s", path.c_str(), files.error().what.c_str());

@@ -17,7 +17,7 @@ struct ModelFiles {
   Tokenizer tokenizer;
   TensorSet tensors;  // empty: the built-in one
   Naming naming = Naming::kHuggingFace;
-  ChatTemplate chat = ChatTemplate::kPlain;
+  ChatFormat chat{};
 
   DType weight_type() const;  // in memory
   bool all_f16() const;       // every matrix: on devices they stay so

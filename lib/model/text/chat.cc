@@ -3,7 +3,6 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "model/files/mapped_file.h"
-#include "model/template/jinja_template.h"
 
 namespace mc::model {
 namespace {
@@ -139,16 +138,40 @@ Result<> check_turns(std::span<const ChatMessage> messages) {
   return {};
 }
 
-std::string template_of(const Json& config) {
+// Of chat_template: a text, or one of a list of named texts.
+std::string template_of(const Json& config, std::string_view named) {
   const auto it = config.find("chat_template");
   if (it == config.end()) return "";
-  if (it->is_string()) return it->get<std::string>();
+  if (it->is_string()) return named == "default" ? it->get<std::string>() : "";
   if (!it->is_array()) return "";
-  for (const Json& named : *it)
-    if (named.is_object() && named.value("name", Json()) == "default" &&
-        named.value("template", Json()).is_string())
-      return named["template"].get<std::string>();
+  for (const Json& one : *it)
+    if (one.is_object() && one.value("name", Json()) == named &&
+        one.value("template", Json()).is_string())
+      return one["template"].get<std::string>();
   return "";
+}
+
+// "<s>", or {"content": "<s>"}.
+std::string token_text(const Json& config, const char* key) {
+  const Json* text = member(config, key);
+  if (text != nullptr && text->is_object()) text = member(*text, "content");
+  return text != nullptr && text->is_string() ? text->get<std::string>() : "";
+}
+
+std::shared_ptr<const JinjaTemplate> parsed_template(std::string_view jinja, std::string& problem) {
+  auto program = JinjaTemplate::parse(jinja, "chat template");
+  if (program) return std::make_shared<const JinjaTemplate>(std::move(*program));
+  problem = program.error().what;
+  return nullptr;
+}
+
+// The token that ends a turn of the model, by the marks of its template.
+const char* end_mark(ChatTemplate kind) {
+  switch (kind) {
+    case ChatTemplate::kChatMl: return "<|im_end|>";
+    case ChatTemplate::kLlama3: return "<|eot_id|>";
+    default: return "";
+  }
 }
 
 }  // namespace
@@ -176,16 +199,47 @@ ChatTemplate recognise_chat(std::string_view jinja) {
   return ChatTemplate::kUnknown;
 }
 
-Result<ChatTemplate> chat_of_folder(const std::string& folder) {
-  const auto file = MappedFile::open(folder + "/chat_template.jinja");
-  if (file) {
-    const auto bytes = file->bytes();
-    if (bytes.size() > kTemplateBytesMax) return ChatTemplate::kUnknown;
-    return recognise_chat({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  }
+const char* name(const ChatFormat& format) { return format.program ? "jinja" : name(format.kind); }
+
+ChatFormat chat_format(std::string_view jinja, std::string_view tools, std::string bos,
+                       std::string eos) {
+  ChatFormat format(recognise_chat(jinja));
+  format.bos = std::move(bos);
+  format.eos = std::move(eos);
+  if (format.kind == ChatTemplate::kPlain) return format;
+  format.program = parsed_template(jinja, format.problem);
+  if (!tools.empty()) format.tools = parsed_template(tools, format.problem);
+  return format;
+}
+
+Result<ChatFormat> chat_of_folder(const std::string& folder) {
   auto config = read_json_file(folder + "/tokenizer_config.json");
   if (!config && config.error().code != Code::kNotFound) return fail(config.error());
-  return recognise_chat(config && config->is_object() ? template_of(*config) : "");
+  if (!config || !config->is_object()) config = Json::object();
+  std::string jinja = template_of(*config, "default");
+  if (const auto file = MappedFile::open(folder + "/chat_template.jinja")) {
+    const auto bytes = file->bytes();
+    if (bytes.size() > kTemplateBytesMax)
+      return fail(Code::kInvalid, "%s/chat_template.jinja has %zu bytes, want %zu at most",
+                  folder.c_str(), bytes.size(), kTemplateBytesMax);
+    jinja.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return chat_format(jinja, template_of(*config, "tool_use"), token_text(*config, "bos_token"),
+                     token_text(*config, "eos_token"));
+}
+
+Result<ChatPrompt> chat_prompt(const ChatFormat& format, const Tokenizer& tokenizer, Json variables,
+                               const std::tm& now) {
+  variables["bos_token"] = format.bos;
+  variables["eos_token"] = format.eos;
+  const Json* tools = member(variables, "tools");
+  const bool own = format.tools && tools != nullptr && !tools->empty();
+  MC_TRY(const std::string text, (own ? format.tools : format.program)->render(variables, now));
+  ChatPrompt out;
+  out.tokens = tokenizer.encode_marked(text);
+  out.end = tokenizer.find(end_mark(format.kind));
+  if (!out.end && !format.eos.empty()) out.end = tokenizer.find(format.eos);
+  return out;
 }
 
 Result<ChatPrompt> chat_prompt(ChatTemplate t, const Tokenizer& tokenizer,

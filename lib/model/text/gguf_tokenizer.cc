@@ -98,9 +98,20 @@ Result<Tokenizer> gguf_tokenizer(const Gguf& g) {
   return *kind == "llama" ? scored(g, *texts, *kinds) : byte_pairs(g, *texts, *kinds);
 }
 
-ChatTemplate gguf_chat(const Gguf& g) {
-  const std::string* found = gguf_value<std::string>(g, "tokenizer.chat_template");
-  return recognise_chat(found == nullptr ? "" : *found);
+ChatFormat gguf_chat(const Gguf& g) {
+  const auto text = [&](const char* key) {
+    const std::string* found = gguf_value<std::string>(g, key);
+    return found == nullptr ? std::string() : *found;
+  };
+  const auto* pieces = gguf_value<std::vector<std::string>>(g, key_of("tokens"));
+  const auto token = [&](const char* name) {
+    const int64_t* id = gguf_value<int64_t>(g, key_of(name));
+    if (id == nullptr || pieces == nullptr || *id < 0) return std::string();
+    const auto i = static_cast<size_t>(*id);
+    return i < pieces->size() ? (*pieces)[i] : std::string();
+  };
+  return chat_format(text("tokenizer.chat_template"), text("tokenizer.chat_template.tool_use"),
+                     token("bos_token_id"), token("eos_token_id"));
 }
 
 }  // namespace mc::model

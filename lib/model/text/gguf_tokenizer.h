@@ -10,6 +10,6 @@
 namespace mc::model {
 
 Result<Tokenizer> gguf_tokenizer(const Gguf& file);
-ChatTemplate gguf_chat(const Gguf& file);
+ChatFormat gguf_chat(const Gguf& file);
 
 }  // namespace mc::model

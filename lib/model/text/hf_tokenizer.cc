@@ -123,7 +123,7 @@ class HfReader {
 
   Result<> vocabulary(const Json& model, const Json* added) {
     std::vector<std::pair<uint64_t, std::string>> ids;
-    std::vector<std::string> specials, found;  // special; found in texts
+    std::vector<std::string> specials;
     const Json* vocab = member(model, "vocab");
     if (vocab == nullptr || !vocab->is_object())
       return fail(Code::kInvalid, "'vocab' is not an object of pieces");
@@ -137,7 +137,7 @@ class HfReader {
         MC_TRY(const uint64_t id, get_uint(token, "id"));
         MC_TRY(const std::string content, get_string(token, "content"));
         ids.emplace_back(id, content);
-        (flag(token, "special", false) ? specials : found).push_back(content);
+        if (flag(token, "special", false)) specials.push_back(content);
       }
     }
     std::sort(ids.begin(), ids.end());
@@ -154,19 +154,18 @@ class HfReader {
                     escape(piece).c_str());
       add(piece, std::binary_search(specials.begin(), specials.end(), piece), bytes);
     }
-    for (const std::string& piece : found) find_in_texts(piece);
-    for (auto& [letter, list] : t_.added_)  // the longest first
-      std::sort(list.begin(), list.end(), [this](int32_t a, int32_t b) {
-        return t_.pieces_[static_cast<size_t>(a)].size() >
-               t_.pieces_[static_cast<size_t>(b)].size();
-      });
+    if (added != nullptr && added->is_array())
+      for (const Json& token : *added) find_in_texts(token);
+    t_.added_.sort();
+    t_.marks_.sort();
     return {};
   }
 
-  void find_in_texts(const std::string& piece) {
-    const int32_t id = t_.ids_.at(piece);
-    if (piece.empty() || t_.special(id)) return;
-    t_.added_[piece[0]].push_back(id);
+  void find_in_texts(const Json& token) {
+    const std::string text = text_of(token, "content");
+    const int32_t id = t_.ids_.at(text);
+    t_.marks_.add({text, id, flag(token, "lstrip", false), flag(token, "rstrip", false)});
+    if (!t_.special(id)) t_.added_.add({text, id});
   }
 
   void add(const std::string& piece, bool special, bool byte_fallback) {

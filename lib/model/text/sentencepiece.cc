@@ -122,6 +122,7 @@ class SpmReader {
       t_.joins_.emplace(text, Tokenizer::Join{-static_cast<double>(score), id});
     }
     if (kind == kUnknown) t_.unknown_ = id;
+    if (kind == kControl || kind == kUserDefined) t_.marks_.add({text, id});
     // Byte pieces too are never what text spells.
     t_.add_piece(std::move(text), std::move(bytes), kind != kNormal && kind != kUserDefined);
     return {};
@@ -162,6 +163,7 @@ class SpmReader {
         return fail(Code::kCorrupt, "there are byte pieces, but none for byte %zu", i);
     if (bos_ >= 0 && static_cast<size_t>(bos_) < t_.pieces_.size())
       t_.bos_ = static_cast<int32_t>(bos_);
+    t_.marks_.sort();
     return std::move(t_);
   }
 

@@ -110,36 +110,33 @@ std::string Tokenizer::prepare(std::string_view text, bool first) const {
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool begin) const {
   std::vector<int32_t> tokens;
   if (begin && bos_ >= 0) tokens.push_back(bos_);
-  encode_parts(text, true, tokens);
+  encode_parts(text, true, added_, tokens);
+  return tokens;
+}
+
+std::vector<int32_t> Tokenizer::encode_marked(std::string_view text) const {
+  std::vector<int32_t> tokens;
+  encode_parts(text, true, marks_, tokens);
   return tokens;
 }
 
 void Tokenizer::encode_more(std::string_view text, std::vector<int32_t>& out) const {
-  encode_parts(text, false, out);
+  encode_parts(text, false, added_, out);
 }
 
-// Bytes of the added token that a text starts with; 0: none.
-size_t Tokenizer::added_at(std::string_view text, int32_t& token) const {
-  const auto it = added_.find(text[0]);
-  if (it == added_.end()) return 0;
-  for (const int32_t id : it->second) {
-    const std::string& piece = pieces_[static_cast<size_t>(id)];
-    if (!text.starts_with(piece)) continue;
-    token = id;
-    return piece.size();
-  }
-  return 0;
-}
-
-void Tokenizer::encode_parts(std::string_view text, bool first, std::vector<int32_t>& out) const {
+void Tokenizer::encode_parts(std::string_view text, bool first, const MarkedTokens& marks,
+                             std::vector<int32_t>& out) const {
+  constexpr std::string_view kWhite = " \t\r\n\v\f";
   size_t begin = 0;
-  for (size_t i = 0; !added_.empty() && i < text.size(); ++i) {
-    int32_t token = 0;
-    const size_t size = added_at(text.substr(i), token);
-    if (size == 0) continue;
-    encode_text(text.substr(begin, i - begin), first && begin == 0, out);
-    out.push_back(token);
-    begin = i + size;
+  for (size_t i = 0; !marks.empty() && i < text.size(); ++i) {
+    const MarkedTokens::Mark* const mark = marks.at(text.substr(i));
+    if (mark == nullptr) continue;
+    std::string_view before = text.substr(begin, i - begin);
+    if (mark->takes_left) before = before.substr(0, before.find_last_not_of(kWhite) + 1);
+    encode_text(before, first && begin == 0, out);
+    out.push_back(mark->token);
+    begin = i + mark->text.size();
+    if (mark->takes_right) begin = std::min(text.find_first_not_of(kWhite, begin), text.size());
     i = begin - 1;
   }
   encode_text(text.substr(begin), first && begin == 0, out);

@@ -19,6 +19,7 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "model/text/marked_tokens.h"
 #include "model/text/pre_tokenizer.h"
 
 namespace mc::model {
@@ -50,6 +51,9 @@ class Tokenizer {
 
   // `begin`: with the token that begins a text, where the tokenizer has one.
   std::vector<int32_t> encode(std::string_view text, bool begin = true) const;
+  // Of a text that a template wrote: what spells a special or an added token is that token, and
+  // nothing is put before it.
+  std::vector<int32_t> encode_marked(std::string_view text) const;
   // Adds the tokens of a text that comes after others.
   void encode_more(std::string_view text, std::vector<int32_t>& out) const;
   std::string_view bytes(int32_t token) const;
@@ -76,10 +80,10 @@ class Tokenizer {
     int32_t token;
   };
   void add_piece(std::string piece, std::string bytes, bool special);
-  void encode_parts(std::string_view text, bool first, std::vector<int32_t>& out) const;
+  void encode_parts(std::string_view text, bool first, const MarkedTokens& marks,
+                    std::vector<int32_t>& out) const;
   void encode_text(std::string_view text, bool first, std::vector<int32_t>& out) const;
   std::string prepare(std::string_view text, bool first) const;
-  size_t added_at(std::string_view text, int32_t& token) const;
   void encode_word(std::string_view word, std::vector<int32_t>& out) const;
   void emit(std::string_view symbol, std::vector<int32_t>& out) const;
   const Join* join_of(std::string_view left, std::string_view right, std::string& key) const;
@@ -92,8 +96,8 @@ class Tokenizer {
   std::unordered_map<std::string, Join> joins_;  // by the piece, or by both parts (HF)
   std::vector<int32_t> byte_tokens_;             // 256, or none
   int32_t bos_ = -1, unknown_ = -1;
-  std::vector<Split> splits_;                             // one after the other
-  std::unordered_map<char, std::vector<int32_t>> added_;  // by their first byte, longest first
+  std::vector<Split> splits_;   // one after the other
+  MarkedTokens added_, marks_;  // found in texts; and in marked ones
   bool prefix_space_ = false, collapse_spaces_ = false, mark_spaces_ = false;
   bool prefix_bare_ = false;   // no space before a text that begins with one
   bool prefix_first_ = false;  // nor before one that comes after other tokens

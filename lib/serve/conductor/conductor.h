@@ -97,7 +97,7 @@ class Conductor {
   const std::string& control() const { return rpc_->address(); }
   const cost::ModelSpec& spec() const { return cost_.spec(); }
   const model::Tokenizer& tokenizer() const { return tokenizer_; }
-  model::ChatTemplate chat() const { return chat_; }
+  const model::ChatFormat& chat() const { return chat_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
   // The decision for such a prompt now; route() adds every candidate, for /debug/route.
   sched::Decision dry_run(const GenerateRequest& request) const;
@@ -245,7 +245,7 @@ class Conductor {
   Metrics& metrics_;
   sched::Cost cost_;
   const model::Tokenizer tokenizer_;
-  const model::ChatTemplate chat_;
+  const model::ChatFormat chat_;
   sched::PrefixIndex index_;
   sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;

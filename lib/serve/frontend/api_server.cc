@@ -144,7 +144,14 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
              }),
       engine_tokens_(loop, conductor.external(), texts_.pool(), options.tokenize_wait),
       ids_(options.seed),
-      created_(wall_now_ns() / 1'000'000'000) {}
+      created_(wall_now_ns() / 1'000'000'000) {
+  limits_.now = [] {
+    const auto seconds = static_cast<std::time_t>(wall_now_ns() / 1'000'000'000);
+    std::tm now{};
+    localtime_r(&seconds, &now);
+    return now;
+  };
+}
 
 ApiServer::~ApiServer() {
   if (keys_timer_ != 0) loop_.cancel(keys_timer_);

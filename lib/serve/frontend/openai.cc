@@ -139,12 +139,15 @@ const std::map<std::string_view, Json>& unsupported() {
 }
 
 // What other servers do and this one does not: said, not ignored.
-Parsed refuse_unsupported(const Json& body) {
+Parsed refuse_unsupported(const Json& body, bool templated) {
   for (const auto& [name, given] : body.get_ref<const Json::object_t&>()) {
     const auto known = unsupported().find(name);
     if (known == unsupported().end() || given.is_null()) continue;
     const Json& idle = known->second;
     if (!idle.is_null() && given == idle) continue;
+    if (templated &&
+        (name == "documents" || name == "chat_template_kwargs" || name == "add_generation_prompt"))
+      continue;
     if (idle == "none" && given == "auto") continue;  // of tools: there are none
     const std::string but =
         idle.is_null() || idle.is_structured() ? "" : " other than " + dump_json(idle);
@@ -245,13 +248,13 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
 }  // namespace
 
 ApiLimits limits_of(const model::Tokenizer& tokenizer, std::string model, uint64_t context_max,
-                    uint32_t vocab, model::ChatTemplate chat) {
+                    uint32_t vocab, model::ChatFormat chat) {
   ApiLimits l;
   l.tokenizer = &tokenizer;
   l.model = std::move(model);
   l.context_max = context_max;
   l.vocab = vocab;
-  l.chat = chat;
+  l.chat = std::move(chat);
   l.text_max = context_max * tokenizer.longest();
   return l;
 }
@@ -288,7 +291,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   if (echo && chat) return bad("echo", "'echo' is not supported in chats");
   if (chat) {
     MC_API_TRY(check_text(*prompt, key, limits));
-    auto conversation = read_messages(*prompt, limits);
+    auto conversation = read_messages(*prompt, *json, limits);
     if (!conversation) return tl::unexpected(conversation.error());
     r.prompt = std::move(conversation->tokens);
     if (conversation->end) r.stop_token_ids.push_back(*conversation->end);
@@ -299,7 +302,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(read_choices(m, r));
   MC_API_TRY(read_cache_control(*json, limits, r));
-  MC_API_TRY(refuse_unsupported(*json));
+  MC_API_TRY(refuse_unsupported(*json, chat && limits.chat.program));
   size_t longest = r.prompt.size();
   for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());
   const uint64_t wanted = longest + uint64_t{r.max_tokens};

@@ -10,6 +10,8 @@
 // 1b.
 #pragma once
 #include <cstdint>
+#include <ctime>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -65,13 +67,14 @@ struct ApiLimits {
   std::shared_ptr<const ModelNames> names{};  // all that may be asked for; none: `model` alone
   uint64_t context_max = 0;
   uint32_t vocab = 0;
-  model::ChatTemplate chat = model::ChatTemplate::kPlain;
-  uint64_t text_max = 0;  // bytes that the context can hold at most; 0: it is not known
+  model::ChatFormat chat{};
+  std::function<std::tm()> now{};  // what templates take for today; none: they have no date
+  uint64_t text_max = 0;           // bytes that the context can hold at most; 0: it is not known
   // The context's tokens as JSON, however it is written, and other members.
   uint64_t body_max() const;
 };
 ApiLimits limits_of(const model::Tokenizer& tokenizer, std::string model, uint64_t context_max,
-                    uint32_t vocab, model::ChatTemplate chat);
+                    uint32_t vocab, model::ChatFormat chat);
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits);

@@ -83,7 +83,7 @@ Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionR
   }
   if (marked.empty()) return {};
   // What the prompt has in common with one that ended there.
-  const auto prefix = read_messages(marked, limits);
+  const auto prefix = read_messages(marked, body, limits);
   if (!prefix) return tl::unexpected(prefix.error());
   const auto [end, other] =
       std::mismatch(r.prompt.begin(), r.prompt.end(), prefix->tokens.begin(), prefix->tokens.end());

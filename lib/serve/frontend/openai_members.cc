@@ -5,7 +5,6 @@
 
 namespace mc::serve {
 namespace {
-constexpr size_t kMessagesMax = 4096;
 constexpr size_t kModelsShown = 8;  // in an error
 
 // Of what is to be tokenized in a prompt or in messages.
@@ -126,35 +125,6 @@ Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits) 
                     static_cast<unsigned long long>(limits.text_max), key,
                     static_cast<unsigned long long>(bytes)),
                key, "context_length_exceeded"});
-}
-
-tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const ApiLimits& limits) {
-  if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
-    return bad("messages", "'messages' is not a non-empty array of messages");
-  std::vector<model::ChatMessage> messages;
-  for (const Json& message : j) {
-    if (!message.is_object()) return wrong_type("messages", message, "objects");
-    const auto role = message.find("role"), content = message.find("content");
-    if (role == message.end() || !role->is_string())
-      return bad("messages", "a message without a 'role' that is a string");
-    std::string text;
-    if (content != message.end() && content->is_string()) {
-      text += content->get_ref<const std::string&>();
-    } else if (content != message.end() && content->is_array()) {
-      for (const Json& part : *content) {
-        const auto t = part.is_object() ? part.find("text") : part.end();
-        if (!part.is_object() || t == part.end() || !t->is_string())
-          return bad("messages", "a content part that is not text");
-        text += t->get_ref<const std::string&>();
-      }
-    } else {
-      return bad("messages", "a message without a 'content' that is text");
-    }
-    messages.push_back({role->get<std::string>(), std::move(text)});
-  }
-  auto prompt = model::chat_prompt(limits.chat, *limits.tokenizer, messages);
-  if (!prompt) return bad("messages", prompt.error().what);
-  return std::move(*prompt);
 }
 
 }  // namespace mc::serve

@@ -88,7 +88,12 @@ std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& 
   const auto json = text ? parse_json(*text) : Result<Json>(fail(Code::kNotFound, "no prompt"));
   if (!json || !check_text(*json, name, limits)) return {};
   if (!chat) return tokens_of_prompt(*json, limits);
-  auto prompt = read_messages(*json, limits);
+  Json others = Json::object();
+  for (const char* const other :
+       {"tools", "documents", "chat_template_kwargs", "add_generation_prompt"})
+    if (const auto value = request.body.find(other))
+      if (auto read = parse_json(*value)) others[other] = std::move(*read);
+  auto prompt = read_messages(*json, others, limits);
   return prompt ? std::move(prompt->tokens) : std::vector<int32_t>();
 }
 

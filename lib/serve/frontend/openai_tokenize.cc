@@ -18,7 +18,7 @@ tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLim
                                  : check_text(*prompt, "prompt", limits));
   std::vector<int32_t> tokens;
   if (messages != nullptr) {
-    auto conversation = read_messages(*messages, limits);
+    auto conversation = read_messages(*messages, *json, limits);
     if (!conversation) return tl::unexpected(conversation.error());
     tokens = std::move(conversation->tokens);
   } else {

@@ -26,7 +26,7 @@ struct EngineChoice {
 struct ModelInfo {
   cost::ModelSpec spec;
   model::Tokenizer tokenizer;
-  model::ChatTemplate chat = model::ChatTemplate::kPlain;
+  model::ChatFormat chat{};
 };
 Result<ModelInfo> open_model_info(const EngineChoice& choice);
 

@@ -1,0 +1,137 @@
+// Gives the messages of a chat to the model's template.
+//
+// Content parts of text go to a template that reads parts as they are, to others joined by
+// newlines. Arguments of tool calls are parsed, as templates write them themselves.
+#include "base/json.h"
+#include "base/units.h"
+#include "serve/frontend/openai_members.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kMessagesMax = 4096;
+
+// A message's text: a string, or parts that are text.
+Parsed read_content(const Json& message, bool optional, std::vector<std::string>& parts) {
+  const Json* const content = member(message, "content");
+  if (content == nullptr && optional) return {};
+  if (content != nullptr && content->is_string()) {
+    parts.push_back(content->get<std::string>());
+    return {};
+  }
+  if (content == nullptr || !content->is_array())
+    return bad("messages", "a message without a 'content' that is text");
+  for (const Json& part : *content) {
+    const Json* const text = member(part, "text");
+    if (text == nullptr || !text->is_string())
+      return bad("messages", "a content part that is not text");
+    parts.push_back(text->get<std::string>());
+  }
+  return {};
+}
+
+Parsed read_calls(Json& message) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || calls->is_null()) return {};
+  if (!calls->is_array()) return wrong_type("messages", *calls, "an array of 'tool_calls'");
+  for (Json& call : *calls) {
+    const Json* const function = member(call, "function");
+    if (function == nullptr || !function->is_object())
+      return bad("messages", "a tool call without a 'function' that is an object");
+    Json& made = call["function"];
+    const auto arguments = made.find("arguments");
+    if (arguments == made.end() || !arguments->is_string()) continue;
+    const std::string text = arguments->get<std::string>();
+    auto parsed = parse_json(text.empty() ? "{}" : text);
+    if (!parsed || !parsed->is_object())
+      return bad("messages", "'arguments' of a tool call are no JSON object");
+    made["arguments"] = std::move(*parsed);
+  }
+  return {};
+}
+
+Parsed read_message(const Json& given, bool parts_wanted, Json& out) {
+  std::vector<std::string> parts;
+  const bool calls = member(given, "tool_calls") != nullptr;
+  MC_API_TRY(read_content(given, calls, parts));
+  out = given;
+  MC_API_TRY(read_calls(out));
+  const Json* const content = member(given, "content");
+  if (content == nullptr) {
+    out["content"] = nullptr;
+  } else if (content->is_array() && parts_wanted) {
+    Json list = Json::array();
+    for (const std::string& part : parts) list.push_back({{"type", "text"}, {"text", part}});
+    out["content"] = std::move(list);
+  } else if (content->is_array()) {
+    std::string text;
+    for (size_t i = 0; i < parts.size(); ++i) text += (i > 0 ? "\n" : "") + parts[i];
+    out["content"] = std::move(text);
+  }
+  return {};
+}
+
+// What a template reads besides the messages.
+Parsed read_variables(const Json& body, Json& variables) {
+  const Members m(body);
+  if (const Json* more = m.find("chat_template_kwargs")) {
+    if (!more->is_object()) return wrong_type("chat_template_kwargs", *more, "an object");
+    variables = *more;
+  }
+  bool prompts = true;
+  MC_API_TRY(m.read("add_generation_prompt", prompts));
+  variables["add_generation_prompt"] = prompts;
+  for (const char* const name : {"tools", "documents"}) {
+    const Json* const list = m.find(name);
+    if (list != nullptr && !list->is_array()) return wrong_type(name, *list, "an array");
+    for (const Json& each : list == nullptr ? Json::array() : *list)
+      if (!each.is_object()) return wrong_type(name, each, "objects");
+    variables[name] = list == nullptr || list->empty() ? Json() : *list;
+  }
+  return {};
+}
+
+tl::expected<model::ChatPrompt, ApiError> by_template(const Json& messages, const Json& body,
+                                                      const ApiLimits& limits) {
+  const bool parts = limits.chat.program->reads_content_parts();
+  Json variables = Json::object(), all = Json::array();
+  MC_API_TRY(read_variables(body, variables));
+  for (const Json& message : messages) {
+    Json made;
+    MC_API_TRY(read_message(message, parts, made));
+    all.push_back(std::move(made));
+  }
+  variables["messages"] = std::move(all);
+  auto prompt = model::chat_prompt(limits.chat, *limits.tokenizer, std::move(variables),
+                                   limits.now ? limits.now() : std::tm{});
+  if (!prompt) return bad("messages", prompt.error().what);
+  return std::move(*prompt);
+}
+
+}  // namespace
+
+tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const Json& body,
+                                                        const ApiLimits& limits) {
+  if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
+    return bad("messages", "'messages' is not a non-empty array of messages");
+  for (const Json& message : j) {
+    if (!message.is_object()) return wrong_type("messages", message, "objects");
+    const Json* const role = member(message, "role");
+    if (role == nullptr || !role->is_string())
+      return bad("messages", "a message without a 'role' that is a string");
+  }
+  if (limits.chat.program) return by_template(j, body, limits);
+  std::vector<model::ChatMessage> messages;
+  for (const Json& message : j) {
+    std::vector<std::string> parts;
+    MC_API_TRY(read_content(message, false, parts));
+    std::string text;
+    for (const std::string& part : parts) text += part;
+    messages.push_back({message["role"].get<std::string>(), std::move(text)});
+  }
+  auto prompt = model::chat_prompt(limits.chat.kind, *limits.tokenizer, messages);
+  if (!prompt) return bad("messages", prompt.error().what);
+  return std::move(*prompt);
+}
+
+}  // namespace mc::serve
