@@ -15,7 +15,7 @@ constexpr double kFixedMs = 50;     // the fixed part is of this size, if nothin
 constexpr double kFactorMin = 0.1;  // of the prior
 constexpr double kSignalMs = 8;     // of the spec's time: shorter prompts say nothing of the factor
 // But these do: lengths that differ so, and answers that take so long.
-constexpr double kSpread = 3, kSlowMs = 50;
+constexpr double kSpread = 3, kSlowMs = 300;
 constexpr size_t kScaleSeen = 5;
 constexpr int kRounds = 4;  // of weighing by distance
 
