@@ -12,12 +12,14 @@ together.
   --table FILE   appends a line a test, tab between: build folder, seconds, verdict, name. The
                  verdict is passed, failed, flaky, skipped or not run. MC_TEST_TABLE says the same
   MC_TEST_JOBS   how many tests run at a time; two a CPU without it
+  MC_TEST_PAUSES a session's id: its processes stand still while a test is run again
 """
 import collections
 import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -125,8 +127,23 @@ def run_again(build, words, failed):
     if not 0 < len(failed) <= RETRIES_MAX:
         return {}, 0.0
     print(f'\n{len(failed)} failed: run once more, alone', flush=True)
-    _, second, seconds = run_ctest(build, [*words, '--rerun-failed', '-j', '1'])
+    signal_session(signal.SIGSTOP)
+    try:
+        _, second, seconds = run_ctest(build, [*words, '--rerun-failed', '-j', '1'])
+    finally:
+        signal_session(signal.SIGCONT)
     return second, seconds
+
+
+def signal_session(number):
+    """To what MC_TEST_PAUSES names. By session: ninja gives each command a process group."""
+    session = os.environ.get('MC_TEST_PAUSES')
+    for path in pathlib.Path('/proc').glob('[0-9]*/stat') if session else ():
+        try:
+            if path.read_text().rpartition(')')[2].split()[3] == session:
+                os.kill(int(path.parent.name), number)
+        except OSError:
+            pass  # it has ended
 
 
 def print_flaky(first, second):
