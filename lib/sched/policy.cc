@@ -10,8 +10,6 @@ namespace mc::sched {
 namespace {
 
 constexpr double kTrivial = 0.1;
-// Fixed parts of two engines differ by so much, and by half, without a meaning.
-constexpr double kByChanceMs = 25;
 
 // At least one token is always computed: the one whose output is the answer's first.
 uint64_t reusable(const PrefillView& node, const Ask& ask) {
@@ -127,14 +125,12 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
                      }),
             "least weighted cost"};
   const bool trivial = is_trivial(best_tokens, ask.tokens);
-  double least = candidates[usable.front()].fixed_ms;
-  for (const size_t i : usable) least = std::min(least, candidates[i].fixed_ms);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
-    const double slow = std::max(0.0, c.fixed_ms - 2 * least - kByChanceMs) - c.fixed_ms;
     const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
     const double cold = trivial ? go_on(nodes[i], 0, view, ask, cost).ms() : 0;
-    return std::tuple(slow + (trivial ? c.queue_ms + cold + late : c.ttft_ms), c.queue_ms, ties(i));
+    return std::tuple((trivial ? c.queue_ms + cold + late : c.ttft_ms) - c.fixed_ms, c.queue_ms,
+                      ties(i));
   });
   const Candidate& c = candidates[at];
   if (trivial && c.pool_tokens() > 0) return {at, "shortest queue, fetching from the pool"};

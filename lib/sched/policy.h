@@ -11,7 +11,7 @@
 // computing them. The pool serves all nodes alike, with every policy: a worker fetches from it when
 // the request's turn has come. A match that covers less than kTrivial of the prompt (a shared
 // system prompt) does not make a node better than another, nor does what engines take for any
-// prompt, as long as it differs by no more than times vary. Ties: shortest queue (a fetch can hide
+// prompt. Ties: shortest queue (a fetch can hide
 // the queue), fewest queued tokens, fewest requests so far, first name.
 //
 //   local     as kvcache without fetching: every node reuses what it holds itself
