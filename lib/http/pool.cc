@@ -160,7 +160,8 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
   if (!scheme || (!tls && std::strcmp(scheme, "http") != 0) || !name || *name == '\0')
     return fail(Code::kInvalid, "url '%s': give http://host:port/path", escape(url).c_str());
   if (tls && !tls_)
-    return fail(Code::kInvalid, "url '%s': https is not spoken here", escape(url).c_str());
+    return fail(Code::kInvalid, "url '%s': https is not spoken here: give http://host:port/path",
+                escape(url).c_str());
   const int port = evhttp_uri_get_port(uri.get());
   io::Address address{name, static_cast<uint16_t>(port >= 0 ? port : tls ? 443 : 80)};
   if (address.host.size() > 2 && address.host.front() == '[')
