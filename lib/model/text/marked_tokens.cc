@@ -11,9 +11,8 @@ void MarkedTokens::add(Mark mark) {
 
 void MarkedTokens::sort() {
   for (auto& [first, marks] : by_first_)
-    std::stable_sort(marks.begin(), marks.end(), [](const Mark& a, const Mark& b) {
-      return a.text.size() > b.text.size();
-    });
+    std::stable_sort(marks.begin(), marks.end(),
+                     [](const Mark& a, const Mark& b) { return a.text.size() > b.text.size(); });
 }
 
 const MarkedTokens::Mark* MarkedTokens::at(std::string_view text) const {
