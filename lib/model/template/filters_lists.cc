@@ -170,8 +170,8 @@ Result<Value> map(Use u) {
   for (const Value& v : items) {
     MC_TRY_(u.runtime.budget.steps());
     if (path) {
-      Value part = at_path(v, *path);
-      out.push_back(part.is_undefined() && fallback != nullptr ? *fallback : std::move(part));
+      out.push_back(at_path(v, *path));
+      if (out.back().is_undefined() && fallback != nullptr) out.back() = *fallback;
     } else {
       MC_TRY(Value made, call_filter(*name, v, rest, u.runtime));
       out.push_back(std::move(made));
