@@ -61,17 +61,17 @@ Result<std::unique_ptr<PoolView>> PoolView::open(io::Loop& loop, const std::stri
     if (p->view_ == nullptr)
       log_info("conductor", "the pool of %s: %zu blocks of this model", escape(masters).c_str(),
                p->fresh_->blocks());
+    p->warned_ = false;
     std::swap(p->view_, p->fresh_);
     if (p->fresh_ == nullptr) p->fresh_ = p->empty_index();
     p->retire(p->fresh_);
   };
   feed.on_drop = [p, masters] {
     p->begun_ = false;
-    if (p->view_ != nullptr) {
-      log_warn("conductor", "the pool of %s is not known any more, and decisions go on without: %s",
+    if (!std::exchange(p->warned_, true))
+      log_warn("conductor", "the pool of %s is not known, and decisions go on without: %s",
                escape(masters).c_str(), p->follower_->feed().trouble().c_str());
-      p->retired_.push_back(std::exchange(p->view_, nullptr));
-    }
+    if (p->view_ != nullptr) p->retired_.push_back(std::exchange(p->view_, nullptr));
     p->retire(p->fresh_);
   };
   p->follower_->start();

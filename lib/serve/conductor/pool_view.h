@@ -56,6 +56,7 @@ class PoolView {
   std::unique_ptr<sched::PoolIndex> view_;   // whole; nullptr: none
   std::unique_ptr<sched::PoolIndex> fresh_;  // of the snapshot being taken; after it empty
   bool begun_ = false;                       // between on_begin and on_whole
+  bool warned_ = false;                      // that the pool is not known, since it was
   std::deque<std::unique_ptr<sched::PoolIndex>> retired_;
   std::unique_ptr<store::ObjectFollower> follower_;
 };
