@@ -218,9 +218,10 @@ MC_API size_t mc_queue_take(mc_queue* queue, mc_done* out, size_t capacity);
 MC_API mc_code mc_queue_wait(mc_queue* queue, unsigned timeout_ms);
 /* Ends calls with this tag early: they are done with MC_UNAVAILABLE if they had not begun or wait
  * for values that are not stored, and transfers and puts stop: an item of a put that has not ended
- * is MC_UNAVAILABLE and not stored. With MC_PUT_REPLACE what was stored may be gone. Another call
- * of the store that has begun is carried out. In each case no byte is touched any more once the tag
- * is taken. MC_NOT_FOUND: no call with this tag waits or runs. */
+ * is MC_UNAVAILABLE and not stored; one that waits for room at the master, or prepares its memory,
+ * stops after that, within its timeout. With MC_PUT_REPLACE what was stored may be gone. Another
+ * call of the store that has begun is carried out. In each case no byte is touched any more once
+ * the tag is taken. MC_NOT_FOUND: no call with this tag waits or runs. */
 MC_API mc_code mc_queue_cancel(mc_queue* queue, uint64_t tag);
 typedef void (*mc_each_done)(void* user, const mc_done* done);
 /* Waits as mc_queue_wait, takes, and calls `each` on this thread for all that is done. Returns how
