@@ -24,20 +24,27 @@ CONNECTOR = {'kv_connector': 'LMCacheMPConnector', 'kv_role': 'kv_both', 'kv_loa
 
 
 class Lmcache:
-    """`lmcache server` with McClient as its second level."""
+    """`lmcache server`, with McClient as its second level if there is a pool. `memory`: of its own, GiB."""
 
-    def __init__(self, folder, name, pool):
+    def __init__(self, folder, name, pool, *, memory=1, chunk=CHUNK, flags=()):
         self.port, self.http = vllm.free_port(), vllm.free_port()
-        adapter = {'type': 'native_plugin', 'module_path': 'mc.lmcache', 'class_name': 'McClient',
-                   'adapter_params': {'master': pool.master, 'namespace': 'nightly', 'timeout': f'{TIMEOUT}s'}}
+        adapter = ()
+        if pool is not None:
+            adapter = ('--l2-adapter', json.dumps(
+                {'type': 'native_plugin', 'module_path': 'mc.lmcache', 'class_name': 'McClient',
+                 'adapter_params': {'master': pool.master, 'namespace': 'nightly', 'timeout': f'{TIMEOUT}s'}}))
         self.process = vllm.Process(
             folder, name,
             [LMCACHE / 'bin/lmcache', 'server', '--host', '127.0.0.1', '--port', str(self.port),
-             '--http-port', str(self.http), '--prometheus-port', str(vllm.free_port()), '--l1-size-gb', '1', '--eviction-policy', 'LRU',
-             '--chunk-size', str(CHUNK), '--supported-transfer-mode', 'auto', '--l2-adapter', json.dumps(adapter)],
+             '--http-port', str(self.http), '--prometheus-port', str(vllm.free_port()), '--l1-size-gb', f'{memory:.2f}', '--eviction-policy', 'LRU',
+             '--chunk-size', str(chunk), '--supported-transfer-mode', 'auto', *adapter, *flags],
             MC_LIBRARY=str(vllm.BIN / 'libmc.so'), PYTHONPATH=str(vllm.ROOT / 'lib/python'), LMCACHE_LOG_LEVEL='INFO',
             LMCACHE_DISABLE_BANNER='1')
-        vllm.wait_for(f"LMCache's start, see {self.process.log}", self.ready)
+        try:
+            vllm.wait_for(f"LMCache's start, see {self.process.log}", self.ready)
+        except BaseException:
+            self.process.kill()
+            raise
 
     def ready(self):
         if self.process.child.poll() is not None:
@@ -65,12 +72,18 @@ class Lmcache:
         assert self.ask('POST', '/cache/clear', {'tier': 'l1'}) is not None
 
 
-def engine(test, name, lmcache):
-    """vLLM finds LMCache behind its own packages, so that both have what they were tried with."""
-    behind = test.folder / 'behind'
+def packages_behind(folder, environment, more=''):
+    """A folder for PYTHONPATH with which a program finds what is installed in another environment behind
+    its own packages, so that both have what they were tried with."""
+    behind = folder / 'behind'
     behind.mkdir(exist_ok=True)
-    packages = next((LMCACHE / 'lib').glob('python3*')) / 'site-packages'
-    (behind / 'sitecustomize.py').write_text(f'import sys\nsys.path.append({str(packages)!r})\n')
+    packages = next((environment / 'lib').glob('python3*')) / 'site-packages'
+    (behind / 'sitecustomize.py').write_text(f'import sys\nsys.path.append({str(packages)!r})\n{more}')
+    return behind
+
+
+def engine(test, name, lmcache):
+    behind = packages_behind(test.folder, LMCACHE)
     extra = {'lmcache.mp.host': 'tcp://127.0.0.1', 'lmcache.mp.port': lmcache.port}
     flags = ('--kv-transfer-config', json.dumps({**CONNECTOR, 'kv_connector_extra_config': extra}))
     out = vllm.Server(test.folder, name, VERSION, None, flags=flags, path=(behind,), wait=False)
