@@ -3,19 +3,21 @@
 // that never send one, and accepts without rest when no descriptor is free. The guard
 // compares what arrived on each connection with what the socket's owner was given, and ends
 // - a connection that holds more than `undelivered_max` bytes, or whose frames take many times
-//   their bytes,
+//   their bytes: this process grew while it held them, twice, and its owner took all messages that
+//   were whole between the two (growth alone may be the owner's own),
 // - those that hold most, while all together hold more than `total_max`, or take many times that,
 // - the oldest one whose handshake is not done, while there are more than `handshakes_max`,
 // - the oldest one that sent no message yet, while there are more than `silent_max`,
 // - the newest one, while there are more than `connections_max` or no descriptor is free.
 //
 // Thread: it has its own. While nothing arrives it waits, and looks at all connections once a
-// second; while something does, at those connections every 10 ms. delivered() and refuse() belong
-// to the socket's thread, and so does the destructor, before the socket's end.
+// second; while something does, at those connections every 10 ms. delivered(), drained() and
+// refuse() belong to the socket's thread, and so does the destructor, before the socket's end.
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -53,15 +55,25 @@ class ConnectionGuard {
   void delivered(int fd, size_t bytes);
   // The connection broke the protocol: it is ended.
   void refuse(int fd);
+  // `ask` has the owner receive until nothing is left, soon; false: it cannot take the question
+  // now. It is called on the guard's thread. Without it growth is laid on a connection at once.
+  void on_doubt(std::function<bool()> ask);
+  void drained() { drains_.fetch_add(1, std::memory_order_release); }  // nothing was left
   void count(Metrics& metrics);  // the connections that it ends
 
  private:
   enum State : uint8_t { kHandshake, kSilent, kSends };
+  // Growth of the process while bytes are held: whose is it?
+  struct Growth {
+    uint64_t memory = 0;  // of the process, when little was held; 0: to be set
+    uint64_t answer = 0;  // the number of drains after which the question is answered; 0: not asked
+    bool again = false;   // the owner answered, and memory is that of then
+  };
   struct Connection {
     uint64_t cookie = 0;  // the kernel's, of the TCP socket: a number of a descriptor is used again
     uint64_t order = 0;   // of arrival
     uint64_t received = 0, delivered = 0, held = 0;
-    uint64_t memory = 0;  // of the process, when the connection last held little
+    Growth growth = {};
     State state = kHandshake;
   };
   struct Delivery {
@@ -79,6 +91,7 @@ class ConnectionGuard {
   void take(const Deliveries& deliveries);
   void look();
   bool sample(int fd, Connection& c, uint64_t memory);
+  bool grew(Growth& growth, uint64_t memory, uint64_t most);
   void judge(int fd, uint64_t memory);
   void judge_all(uint64_t memory);
   void enforce();
@@ -94,12 +107,15 @@ class ConnectionGuard {
   std::atomic<Counter*> counter_{nullptr};
   Mutex mutex_;
   Deliveries deliveries_ MC_GUARDED_BY(mutex_);  // since the last look
+  std::function<bool()> ask_ MC_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> drains_{0};
   // The guard's thread alone:
   Connections connections_;
   std::map<uint64_t, int> waiting_[2];  // those in kHandshake and in kSilent, by order
   std::set<int> active_;                // on which something arrived; the others are in epoll_
   uint64_t next_ = 0, held_ = 0;
-  uint64_t memory_ = 0;  // of the process, when all connections last held little
+  Growth growth_;  // while all connections together hold much
+  uint64_t drains_seen_ = 0;
   const io::Fd epoll_, statm_;
   const io::Fd refused_;          // written by refuse()
   const io::Fd nothing_, spare_;  // to end connections with when no descriptor can be had

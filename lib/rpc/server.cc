@@ -44,6 +44,11 @@ Server::Server(io::Loop& loop, Socket socket, Metrics& metrics)
                                        "replies whose peer was gone or whose queue was full")),
       self_(std::make_shared<Server*>(this)) {
   socket_.count_ended(metrics);
+  socket_.on_doubt([this, &loop, alive = std::weak_ptr(self_)] {
+    return loop.post([this, alive] {
+      if (!alive.expired()) receive();
+    });
+  });
   watch_ = loop_.watch_socket(socket_.handle(), [this] { receive(); });
 }
 

@@ -3,9 +3,11 @@
 //
 // Thread: a Socket belongs to one thread at a time; use_cluster_key before the first socket.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -47,6 +49,7 @@ class Socket {
   bool wait_readable(int ms);
   // Of a listening socket: the connections that rpc/connection_guard.h ended.
   void count_ended(Metrics& metrics) { guard_->count(metrics); }
+  void on_doubt(std::function<bool()> ask) { guard_->on_doubt(std::move(ask)); }
 
  private:
   Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}

@@ -230,6 +230,36 @@ TEST_SUITE("rpc/unknown peers") {
     CHECK(metrics.counter("mc_rpc_ended_connections_total", "").value() == 0);
   }
 
+  TEST_CASE("an owner that grows for its own reasons loses no peer") {  // (F20)
+    SteadyClock clock;
+    io::Loop loop(clock);
+    Metrics metrics;
+    auto server = rpc::Server::open(loop, "127.0.0.1:0", metrics);
+    REQUIRE(server.has_value());
+    int heard = 0;
+    (*server)->on<Say>([&](const Say&, const rpc::Call&) -> Result<Heard> {
+      ++heard;
+      return Heard{};
+    });
+    rpc::Envelope envelope;
+    envelope.type = Say::kName;
+    const std::string call = frame(wire::encode(envelope), true) +
+                             frame(wire::encode(Say{{std::string(kKiB, 'x')}}), false);
+    const io::Fd peer = greet((*server)->address());
+    std::vector<std::string> own;
+    int sent = 0;
+    for (int i = 0; i < 32; ++i) {
+      for (int k = 0; k < (i == 0 ? 320 : 1); ++k, ++sent) say(peer, call);
+      if (i >= 4) own.emplace_back(44 * kMiB / 28, 'o');
+      pollfd p{peer.get(), POLLRDHUP, 0};
+      CHECK(::poll(&p, 1, 20) == 0);  // the guard sees each step
+    }
+    for (const Time until = clock.now() + 60s; heard < sent && clock.now() < until;)
+      REQUIRE(loop.turn(100ms).has_value());
+    CHECK(heard == sent);
+    CHECK(metrics.counter("mc_rpc_ended_connections_total", "").value() == 0);
+  }
+
   TEST_CASE("a request of more than two frames ends its connection") {  // (F20)
     Service service;
     const io::Fd fd = greet(service.address());
