@@ -171,13 +171,21 @@ void mc_kv_layout_free(mc_kv_layout* layout) { capi::destroy(layout); }
 mc_code mc_store_match_blocks(mc_store* store, const mc_key* prefixes, size_t prefix_count,
                               const uint8_t* hashes, size_t hash_bytes, size_t count,
                               size_t* matched) {
+  return mc_store_match_blocks_within(store, prefixes, prefix_count, hashes, hash_bytes, count, 0,
+                                      matched);
+}
+
+mc_code mc_store_match_blocks_within(mc_store* store, const mc_key* prefixes, size_t prefix_count,
+                                     const uint8_t* hashes, size_t hash_bytes, size_t count,
+                                     unsigned timeout_ms, size_t* matched) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto names, capi::keys_of(prefixes, prefix_count));
     if (hash_bytes == 0 || hash_bytes > store::kHashBytesMax || (hashes == nullptr && count > 0))
       return fail(Code::kInvalid, "%zu hashes of %zu bytes at %p: want 1 to %zu bytes", count,
                   hash_bytes, static_cast<const void*>(hashes), store::kHashBytesMax);
     MC_TRY(const auto client, store->clients.take());
-    MC_TRY(*matched, client->match_blocks(names, {hashes, count * hash_bytes}, hash_bytes));
+    MC_TRY(*matched, client->match_blocks(names, {hashes, count * hash_bytes}, hash_bytes,
+                                          std::chrono::milliseconds(timeout_ms)));
     return {};
   });
 }

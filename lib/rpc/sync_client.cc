@@ -11,6 +11,9 @@ namespace mc::rpc {
 namespace {
 
 constexpr Duration kGreet = std::chrono::milliseconds(200);
+// A server that does not answer for so long hangs. Calls with less time are given up before that is
+// known, and leave the shared memory as it is: no other server will ever read it.
+constexpr Duration kHangs = std::chrono::milliseconds(100);
 constexpr Duration kSpin = std::chrono::microseconds(50);
 constexpr size_t kBytesPerPoll = 1500;  // of a call: it polls once more as long for each so many
 constexpr size_t kLongerMax = 4;        // at most
@@ -117,6 +120,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
+  const Duration budget = deadline - clock_.now();
   if (shm_) shm_->woken();
   if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
   try_shm(deadline);
@@ -124,7 +128,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
   if (shm_ && shm_->send(envelope, body)) {
     auto answer = wait_shm(id, body.size(), deadline);
     const bool broken = shm_->broken();
-    if (!answer) shm_.reset();  // a server that hangs does not read, either
+    if (!answer && budget >= kHangs) shm_.reset();  // it does not read, either
     if (!answer && broken) return fail(detail::gone(shm_to_, type));
     return answer;
   }

@@ -111,6 +111,18 @@ def test_deletes_but_not_what_is_read(cluster, client):
     assert one(client, client.submit_batch_exists(['old', 'leased']))[2] == [False, True]
 
 
+def test_what_a_lookup_found_stays_until_it_is_loaded(cluster, client):
+    """Leased are those before the first gap, which is what a prompt's load begins with."""
+    keys = [f'held-{n}' for n in range(3)]
+    one(client, client.submit_batch_set(keys, views(3)[1]))
+    found = one(client, client.submit_batch_exists([*keys[:2], 'none', keys[2]]))[2]
+    assert found == [True, True, False, True]
+    with mc.Store(cluster.master) as store:
+        codes = store.remove_many([f'lmcache:test/{key}' for key in keys]).values()
+        assert [done.code for done in codes] == [mc.Code.BUSY, mc.Code.BUSY, mc.Code.OK]
+    assert one(client, client.submit_batch_get(keys[:2], views(2)[1]))[2] == [True, True]
+
+
 def test_registers_the_pool_that_views_lie_in(client):
     pool = mmap.mmap(-1, 32 * MIB)
     pool[0:5] = b'chunk'

@@ -17,6 +17,8 @@ from vllm_engine import BLOCK, Engine, FakePool, Request, Shared, WrongToken
 from mc import doctor
 from mc.vllm import connector
 from mc.vllm.lookups import Lookups
+from mc.vllm.scheduler import Plan, Transfer
+from mc.vllm.worker import Done, Worker
 
 base = connector.base
 
@@ -458,10 +460,35 @@ class Amx(Layer):
     isa = 'amx'
 
 
+def test_a_step_with_nothing_to_compute_waits_a_little_for_what_moves():
+    """vLLM steps on until the blocks of a finished request are saved, each step through all its processes."""
+    class Moving:
+        waited, ended = [], []
+
+        def put(self, tag, *words):
+            self.tag = tag
+
+        def take(self):
+            out, self.ended = self.ended, []
+            return out
+
+        def wait(self, seconds=0.0):
+            self.waited.append(seconds)
+            if len(self.waited) == 2:
+                self.ended = [Done(self.tag, [0], 0.1)]
+
+    pool_ = Moving()
+    worker = Worker(pool_, 'tp0', 1, save_queue=99, save_waits=False, observe=lambda *words: None)
+    worker.save(Plan(saves=[Transfer('r', 's', b'h' * 32, [3])], release=['r']))
+    assert worker.finished().sent == set() and not pool_.waited  # others compute meanwhile
+    assert worker.finished(True).sent == set() and len(pool_.waited) == 1 and 0 < pool_.waited[0] < 0.05
+    assert worker.finished(True).sent == {'r'} and len(pool_.waited) == 2
+
+
 def test_a_late_pool_keeps_nobody_waiting():
     now, begun, released = [0.0], threading.Event(), threading.Event()
 
-    def match(prefixes, hashes, count):
+    def match(prefixes, hashes, count, within=0.0):
         begun.set()
         released.wait(30)
         return count
@@ -486,6 +513,27 @@ def test_a_late_pool_keeps_nobody_waiting():
     while answer_ is None:
         answer_ = lookups.ask('v', [b'p'], b'h' * 32, 1)
     assert answer_ == 1
+    lookups.close(30)
+
+
+def test_an_answer_that_is_soon_there_is_given_by_the_asking_thread():
+    asked, slow = [], [False]
+
+    def match(prefixes, hashes, count, within=0.0):
+        asked.append((threading.current_thread(), within))
+        return None if slow[0] and within else count
+
+    seen, mine = [], threading.current_thread()
+    lookups = Lookups(match, 30, lambda what, seconds: seen.append(what), quick=0.5)
+    assert lookups.ask('r', [b'p'], b'h' * 32, 1) == 1
+    assert asked == [(mine, 0.5)] and seen == ['lookup']
+    slow[0] = True  # then another thread goes on, and nobody else waits beside it
+    assert lookups.ask('s', [b'p'], b'h' * 32, 1) in (None, 1)
+    while (answer_ := lookups.ask('s', [b'p'], b'h' * 32, 1)) is None:
+        pass
+    assert answer_ == 1 and asked[1] == (mine, 0.5)
+    assert asked[2][0] is not mine and asked[2][1] == 0 and len(asked) == 3
+    assert seen == ['lookup'] * 2
     lookups.close(30)
 
 

@@ -1,6 +1,7 @@
 """The pool of mc.vllm over a real store: what is put is got, and trouble ends in codes, in time."""
 import itertools
 import os
+import signal
 import time
 from ctypes import addressof, create_string_buffer
 
@@ -111,4 +112,20 @@ def test_nobody_waits_for_one_timeout_after_another(victim):
         assert {done.tag for done in seen} == set(range(2, 2 + calls))
         # One after another by 4 threads they would take 60 s.
         assert time.monotonic() - begun < 40
+        pool.close()
+
+
+def test_a_lookup_in_a_hurry_ends_soon_and_may_be_repeated():
+    with mc.cluster.Cluster(nodes=1, size='16MiB') as own:
+        _, pool = opened(own.master, 'five', timeout=30.0)
+        hashes = os.urandom(64)
+        pool.put(1, PREFIX, hashes[:32], [0])
+        assert ended(pool).codes == [0]
+        assert pool.match([PREFIX], hashes, 2, 20.0) == 1
+        os.kill(own.pid('master'), signal.SIGSTOP)
+        begun = time.monotonic()
+        assert [pool.match([PREFIX], hashes, 2, 0.002) for _ in range(3)] == [None] * 3
+        assert time.monotonic() - begun < 10
+        os.kill(own.pid('master'), signal.SIGCONT)
+        assert pool.match([PREFIX], hashes, 2) == 1
         pool.close()

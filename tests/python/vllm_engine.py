@@ -57,7 +57,7 @@ class FakePool:
     def offer(self, size):
         self.offered = size
 
-    def match(self, prefixes, hashes, count):
+    def match(self, prefixes, hashes, count, within=0.0):
         self.shared.lookups += 1
         for at in range(count):
             name = hashes[at * 32 : at * 32 + 32]
@@ -80,8 +80,8 @@ class FakePool:
             out.append(self._do(self._waiting.pop(self.random.randrange(len(self._waiting)))))
         return out
 
-    def wait(self):
-        if self._waiting:
+    def wait(self, seconds=0.0):
+        if self._waiting and not seconds:
             self._early = [self._do(self._waiting.pop(0))]
             take, self.take = self.take, lambda: (setattr(self, 'take', take), self._early)[1]
 

@@ -277,6 +277,13 @@ typedef struct mc_kv_blocks {
 MC_API mc_code mc_store_match_blocks(mc_store* store, const mc_key* prefixes, size_t prefix_count,
                                      const uint8_t* hashes, size_t hash_bytes, size_t count,
                                      size_t* matched);
+/* The same for a caller in a hurry: MC_TIMEOUT, or before the first answer MC_UNAVAILABLE, after
+ * `timeout_ms` (0: the options' timeout). It may be repeated at once; below 100 ms a master that is
+ * silent is not taken for one that is lost. */
+MC_API mc_code mc_store_match_blocks_within(mc_store* store, const mc_key* prefixes,
+                                            size_t prefix_count, const uint8_t* hashes,
+                                            size_t hash_bytes, size_t count, unsigned timeout_ms,
+                                            size_t* matched);
 /* `queue` may be NULL: then the call waits, and `tag` means nothing. Codes are those of items
  * above; a block outside of the layout is MC_INVALID for its item. */
 MC_API mc_code mc_store_put_blocks(mc_store* store, const mc_kv_layout* layout,

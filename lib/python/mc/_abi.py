@@ -211,6 +211,8 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     'mc_kv_layout_free': (None, (HANDLE,)),
     'mc_store_match_blocks': (CODE, (HANDLE, c_void_p, c_size_t, c_void_p, c_size_t, c_size_t,
                                      POINTER(c_size_t))),
+    'mc_store_match_blocks_within': (CODE, (HANDLE, c_void_p, c_size_t, c_void_p, c_size_t,
+                                            c_size_t, c_uint, POINTER(c_size_t))),
     'mc_store_put_blocks': (CODE, (HANDLE, HANDLE, POINTER(mc_kv_blocks), HANDLE, c_uint64,
                                    POINTER(mc_put_options), c_void_p)),
     'mc_store_get_blocks': (CODE, (HANDLE, HANDLE, POINTER(mc_kv_blocks), HANDLE, c_uint64, c_uint,

@@ -233,12 +233,13 @@ Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
 }
 
 Result<uint64_t> Client::match_blocks(const std::vector<std::string>& prefixes,
-                                      std::span<const uint8_t> hashes, size_t hash_bytes) {
+                                      std::span<const uint8_t> hashes, size_t hash_bytes,
+                                      Duration within) {
   if (prefixes.empty() || prefixes.size() > kPrefixesMax)
     return fail(Code::kInvalid, "%zu prefixes: want 1 to %zu", prefixes.size(), kPrefixesMax);
   if (hash_bytes == 0 || hash_bytes > kHashBytesMax || hashes.size() % hash_bytes != 0)
     return fail(Code::kInvalid, "hashes of %zu bytes: want 1 to %zu", hash_bytes, kHashBytesMax);
-  const Time deadline = clock_.now() + options_.timeout;
+  const Time deadline = clock_.now() + (within > Duration::zero() ? within : options_.timeout);
   MatchBlocks message{prefixes, {}, static_cast<uint32_t>(hash_bytes), options_.tenant};
   const size_t count = hashes.size() / hash_bytes, most = kBatchMax / prefixes.size();
   uint64_t hits = 0;

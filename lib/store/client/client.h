@@ -131,9 +131,10 @@ class Client {
   // Returns: the number of stored keys before the first gap; leases them.
   Result<uint64_t> match_prefix(const std::vector<ObjectKey>& keys);
   // The same of blocks, counted when stored under every prefix: the keys are prefix + the block's
-  // hash in lower-case hex. `hashes` has `hash_bytes` of each.
+  // hash in lower-case hex. `hashes` has `hash_bytes` of each. `within`: 0: the options' timeout.
   Result<uint64_t> match_blocks(const std::vector<std::string>& prefixes,
-                                std::span<const uint8_t> hashes, size_t hash_bytes);
+                                std::span<const uint8_t> hashes, size_t hash_bytes,
+                                Duration within = {});
   // `tenant`: whose they are, if not the options' tenant's.
   std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false,
                                const std::string* tenant = nullptr);

@@ -210,6 +210,9 @@ TEST_CASE("a block matches when it is stored under every prefix") {
   CHECK(mc_store_match_blocks(store, prefixes, 0, hashes.data(), kHash, 4, &none) == MC_INVALID);
   CHECK(mc_store_match_blocks(store, prefixes, 1, hashes.data(), 0, 4, &none) == MC_INVALID);
   CHECK(mc_store_match_blocks(store, prefixes, 1, nullptr, kHash, 4, &none) == MC_INVALID);
+  CHECK(mc_store_match_blocks_within(store, prefixes, 2, hashes.data(), kHash, 4, 30'000, &none) ==
+        MC_OK);
+  CHECK(none == 3);
   // More than one message holds: 40,000 keys.
   const std::vector<uint8_t> many(20'000 * kHash, 0xa0);
   CHECK(mc_store_match_blocks(store, prefixes, 2, many.data(), kHash, 20'000, &none) == MC_OK);

@@ -61,6 +61,8 @@ TEST_CASE(
           if (!refused(mc_store_remove(store, "k", 1, 1))) return check;
           if (!refused(mc_store_match_prefix(store, &key, 1, &n))) return check;
           if (!refused(mc_store_match_blocks(store, &key, 1, hash, 32, 1, &n))) return check;
+          if (!refused(mc_store_match_blocks_within(store, &key, 1, hash, 32, 1, 9, &n)))
+            return check;
           if (!refused(mc_store_put_blocks(store, layout, &blocks, nullptr, 0, nullptr, nullptr)))
             return check;
           if (!refused(mc_store_exists_async(store, queue.get(), 1, &key, 1, hash))) return check;

@@ -190,6 +190,23 @@ TEST_SUITE("shm_channel") {
     CHECK(service.shm() == 1);
   }
 
+  TEST_CASE(
+      "a call with little time that comes back without an answer leaves shared memory as it is") {
+    SteadyClock clock;
+    ShmService service;
+    auto client = shm_sync(service.address, clock);
+    REQUIRE(client->call(ShmSaid{"first", {}}, 10s).has_value());
+    for (int i = 0; i < 3; ++i) {
+      auto late = client->call(ShmSaid{"later", {}}, 5ms);
+      REQUIRE(!late.has_value());
+      CHECK(late.error().code == Code::kTimeout);
+      auto r = client->call(ShmSaid{"again", {}}, 10s);
+      REQUIRE(r.has_value());
+      CHECK(r->text == "again");
+      CHECK(service.shm() == 1);
+    }
+  }
+
   TEST_CASE("what is sent right before an end is heard") {
     SteadyClock clock;
     ShmService service;

@@ -18,14 +18,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, Optional, Sequence
 
 from mc._breaker import Breaker, gone
-from mc._calls import Call, ExistsKeys, GetKeys, PutKeys
+from mc._calls import Call, GetKeys, PutKeys
 from mc._client import need_namespace, open_store, parse
 from mc._mappings import Mappings
 from mc.buffers import Span, span
-from mc.errors import CODES, Code, McError, Put
+from mc.errors import CODES, Code, McError, Put, Unavailable
 from mc.queue import Flight
 
 _THREADS = 4
+_PAUSED = 'the pool did not answer a moment ago'
 _WHERE = "adapter_params of mc.lmcache's McClient"
 
 Completion = tuple[int, bool, str, Optional[list[bool]]]
@@ -54,7 +55,7 @@ class McClient:
         self._store = open_store(settings, 'lmcache')
         self._queue = self._store.queue(_THREADS)
         self._seen = Mappings(self._store) if settings.register else None
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix='mc-lmcache')
+        self._beside = ThreadPoolExecutor(_THREADS, thread_name_prefix='mc-lmcache')
         # One descriptor for both: what the queue has done, and what never got there.
         self._own = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._both = select.epoll(flags=select.EPOLL_CLOEXEC)
@@ -76,8 +77,15 @@ class McClient:
         return self._submit('set', keys, [span(view) for view in views])
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Which of them are there."""
-        return self._submit('exists', keys, [])
+        """Which of them are there. Those before the first that is not are leased: they stay until
+        they are loaded, or until the master's `--lease-ttl` has passed."""
+        batch = _Batch(next(self._numbers), 'exists', len(keys), (), time.monotonic())
+        if self._breaker.open:
+            self._refuse(batch, _PAUSED)
+            return batch.number
+        looking = self._beside.submit(self._look, batch, self._names(keys))
+        looking.add_done_callback(lambda done: self._looked(batch, done))
+        return batch.number
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Removes them, but for what is being read."""
@@ -123,16 +131,14 @@ class McClient:
         now = time.monotonic()
         batch = _Batch(next(self._numbers), kind, len(keys), tuple(v.bytes for v in views), now)
         if self._breaker.open:
-            self._refuse(batch, 'the pool did not answer a moment ago')
+            self._refuse(batch, _PAUSED)
             return batch.number
         names = self._names(keys)
         call: Call
         try:
             if self._seen is not None:
                 self._seen.see(views)
-            if kind == 'exists':
-                call = ExistsKeys(names)
-            elif kind == 'get':
+            if kind == 'get':
                 call = GetKeys(names, views)
             else:
                 call = PutKeys(names, views)
@@ -144,11 +150,35 @@ class McClient:
     def _refuse(self, batch: _Batch, why: str) -> None:
         with self._lock:
             self._ended.append((batch.number, False, why, self._none(batch)))
-        os.eventfd_write(self._own, 1)
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._own, 1)
 
     @staticmethod
     def _none(batch: _Batch) -> Optional[list[bool]]:
         return None if batch.kind == 'set' else [False] * batch.count
+
+    def _look(self, batch: _Batch, names: Sequence[str]) -> list[bool]:
+        """On a thread beside."""
+        if self._breaker.open or time.monotonic() - batch.begun > self._timeout:
+            raise Unavailable(_PAUSED)
+        count = self._store.match_prefix(names)
+        beyond = names[count + 1:]
+        found = self._store.exists_many(beyond) if beyond else []
+        return [True] * count + [False] * (count < len(names)) + found
+
+    def _looked(self, batch: _Batch, done: 'Future[list[bool]]') -> None:
+        try:
+            each = done.result()
+        except BaseException as e:  # also when it was cancelled
+            self._refuse(batch, f'{e}: exists')
+            if isinstance(e, McError):
+                self._note(gone(e.code))
+            return
+        self._note(False)
+        with self._lock:
+            self._ended.append((batch.number, True, '', each))
+        with contextlib.suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._own, 1)
 
     def _removed(self, number: int, names: Sequence[str], done: 'Future[Any]') -> None:
         try:
@@ -169,9 +199,6 @@ class McClient:
             self._note(gone(flight.code))
             why = f'{flight.code.name.lower()}: {batch.kind}'
             return batch.number, False, why, self._none(batch)
-        if batch.kind == 'exists':
-            self._note(False)
-            return batch.number, True, '', flight.result()
         results = flight.call.results  # type: ignore[attr-defined]
         codes = [CODES[code] for code in results.codes]
         self._note(bool(codes) and all(map(gone, codes)))

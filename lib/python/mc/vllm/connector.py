@@ -356,10 +356,11 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         if self._worker is None:
             return None, None
         plan = self._plan()
-        if plan is not None and plan.idle:
+        idle = plan is not None and plan.idle
+        if plan is not None and idle:
             # vLLM 0.29 does not call wait_for_save in a step without a forward pass.
             self._worker.save(plan)
-        outcome = self._worker.finished()
+        outcome = self._worker.finished(idle)
         self._invalid = outcome.invalid
         return outcome.sent or None, outcome.received or None
 

@@ -1,8 +1,9 @@
 """Asks the pool how many blocks it has, and never keeps the engine core waiting for it.
 
-An answer that comes within `quick` seconds is given at once; until `patience` the scheduler asks
+The asking thread itself waits `quick` seconds, so that an answer that is soon there costs no change
+of threads. For one that is not a thread beside asks again; until `patience` the scheduler asks
 again; then the answer is 0. When answers were late three times, the next second has no questions.
-Thread: ask() by one thread; match() by another, which belongs to Lookups.
+Thread: ask() by one thread; match() by that one and another, which belongs to Lookups.
 """
 from __future__ import annotations
 
@@ -10,10 +11,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 _LATE = 3
 _PAUSE = 1.0
 _WAITING = 64
+
+
+class Match(Protocol):
+    """The leading blocks stored under all prefixes. None: no answer `within` so many seconds."""
+
+    def __call__(self, prefixes: Sequence[bytes], hashes: bytes, count: int,
+                 within: float = 0.0) -> int | None: ...
 
 
 class _Question:
@@ -27,11 +36,11 @@ class _Question:
 
 
 class Lookups:
-    """`match(prefixes, hashes, count)` gives the leading blocks stored under all prefixes."""
+    """`quick` 0: the asking thread never waits."""
 
     def __init__(
         self,
-        match: Callable[[Sequence[bytes], bytes, int], int],
+        match: Match,
         patience: float,
         observe: Callable[[str, float], None],
         quick: float = 0.002,
@@ -59,12 +68,15 @@ class Lookups:
             if now < self._not_before or len(self._queue) >= _WAITING:
                 self._observe('skipped', 0.0)
                 return 0
+            if not self._open and self._quick:
+                found = self._at_once(prefixes, hashes, count, now)
+                if found is not None:
+                    return found
             question = _Question(prefixes, hashes, count, now)
             self._open[key] = question
             with self._some:
                 self._queue.append(question)
                 self._some.notify()
-            question.done.wait(self._quick)
         if question.done.is_set():
             del self._open[key]
             if question.wrong:
@@ -77,6 +89,20 @@ class Lookups:
         self.forget(key)
         self._was_late(now)
         return 0
+
+    def _at_once(self, prefixes: Sequence[bytes], hashes: bytes, count: int,
+                 now: float) -> int | None:
+        """None: not soon enough. Not tried while earlier questions wait: the pool is slow now."""
+        try:
+            found = self._match(prefixes, hashes, count, self._quick)
+        except Exception:  # a lookup that fails is a miss
+            self._observe('failed-lookup', 0.0)
+            self._was_late(now)
+            return 0
+        if found is not None:
+            self._late = 0
+            self._observe('lookup', self._clock() - now)
+        return found
 
     def forget(self, key: str) -> None:
         """The request has ended."""

@@ -19,7 +19,7 @@ from mc._abi import lib, mc_done, mc_kv_blocks, mc_kv_region
 from mc._handle import Handle
 from mc._pack import pack_keys
 from mc.buffers import span
-from mc.errors import CODES, Busy, NotFound, Put, Timeout
+from mc.errors import CODES, Busy, NotFound, Put, Timeout, Unavailable
 from mc.vllm.layout import Region
 from mc.vllm.worker import Done
 
@@ -76,12 +76,20 @@ class Pool:
 
     # ---- calls that wait
 
-    def match(self, prefixes: Sequence[bytes], hashes: bytes, count: int) -> int:
-        """Leading blocks that are there under every prefix; they are leased for reading."""
+    def match(self, prefixes: Sequence[bytes], hashes: bytes, count: int,
+              within: float = 0.0) -> int | None:
+        """Leading blocks that are there under every prefix; they are leased for reading.
+        None: no answer `within` so many seconds, which may be tried again at once."""
         packed, found = pack_keys(prefixes), c_size_t()
         with self._store._handle as store:
-            lib.mc_store_match_blocks(store, packed.address, packed.count, hashes,
-                                      len(hashes) // count, count, byref(found))
+            try:
+                lib.mc_store_match_blocks_within(
+                    store, packed.address, packed.count, hashes, len(hashes) // count, count,
+                    max(1, int(within * 1000)) if within else 0, byref(found))
+            except (Timeout, Unavailable):  # the latter: it has not answered yet
+                if not within:
+                    raise
+                return None
         return found.value
 
     def tell(self, key: str, value: bytes) -> None:
@@ -121,14 +129,14 @@ class Pool:
                 self._cancel(queue, [tag for tag, call in self._calls.items() if call.begun < old])
         return out
 
-    def wait(self) -> None:
-        """Until something has ended; each call ends within the timeout."""
+    def wait(self, seconds: float = 0.0) -> None:
+        """Until something has ended, or so many seconds; each call ends within the timeout."""
         if self._refused or not self._calls:
             return
         assert self._queue is not None
         with self._queue as queue:
             with contextlib.suppress(Timeout):
-                lib.mc_queue_wait(queue, max(1, int(self._timeout * 1000)))
+                lib.mc_queue_wait(queue, max(1, int((seconds or self._timeout) * 1000)))
 
     def close(self, wait: float = 2.0) -> None:
         """Calls that have begun end within the timeout, which this waits for."""

@@ -16,6 +16,7 @@ from mc.vllm import keys
 from mc.vllm.scheduler import Plan, Transfer
 
 OK = 0  # of mc_code
+_IDLE = 0.005  # seconds that a step without a forward pass waits for what moves
 
 
 class PoolLike(Protocol):
@@ -30,8 +31,8 @@ class PoolLike(Protocol):
     def take(self) -> list[Done]:
         """What has ended."""
 
-    def wait(self) -> None:
-        """Until something has ended."""
+    def wait(self, seconds: float = 0.0) -> None:
+        """Until something has ended, or so many seconds."""
 
 
 @dataclass
@@ -110,14 +111,24 @@ class Worker:
             self._pool.wait()
             self._take()
 
-    def finished(self) -> Outcome:
-        """What has ended since the last look."""
+    def finished(self, idle: bool = False) -> Outcome:
+        """What has ended since the last look. `idle`: the engine has nothing else to do, and would
+        look again at once."""
         self._take()
+        if idle and not self._tells():
+            self._pool.wait(_IDLE)
+            self._take()
         out, self._outcome = self._outcome, Outcome()
-        done = {request for request in self._releases if request not in self._saving}
+        done = self._released()
         self._releases -= done
         out.sent = done
         return out
+
+    def _released(self) -> set[str]:
+        return {request for request in self._releases if request not in self._saving}
+
+    def _tells(self) -> bool:
+        return bool(self._outcome.received or self._released())
 
     def lost(self) -> list[bytes]:
         """Hashes of blocks that the scheduler takes for saved, and that are not."""
