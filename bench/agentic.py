@@ -47,6 +47,7 @@ class Run:
 
     def __init__(self, name, group, load, rate, answers):
         self.kind, self.route, self.kill = ARMS[name]
+        self.chosen = self.route == 'conductor' or name.endswith(', conductor')
         self.order = load.turned() if group.turned else load.order
         self.name, self.group, self.load, self.rate, self.answers = name, group, load, rate, answers
         self.said = {}  # conversation and turn -> what it became

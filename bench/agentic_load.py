@@ -1,4 +1,5 @@
 """The conversations of bench/agentic.py, and their answers."""
+import json
 import random
 import sys
 from collections import OrderedDict
@@ -45,11 +46,11 @@ class Workload:
         longest = -(-self.longest // BLOCK) + 1
         return max(longest, -(-self.conversations * self.longest // BLOCK // 8))
 
-    def predicted(self, shared):
+    def predicted(self, shared, turned=False):
         """Hit tokens, own and pool's, of LRU caches of that size, turn after turn."""
         own, pool, caches, stored = 0, 0, (OrderedDict(), OrderedDict()), set()
-        for c, t in self.order:
-            cache = caches[self.server(c, t)]
+        for number, (c, t) in enumerate(self.turned() if turned else self.order):
+            cache = caches[number % 2 if turned else self.server(c, t)]
             names = [(c, n) for n in range((self.length(t) + SAID - 1) // BLOCK)]
             most = (self.length(t) - 1) // BLOCK
             hit = next((n for n in range(most) if names[n] not in cache), most)
@@ -62,6 +63,16 @@ class Workload:
             cache.update(dict.fromkeys(reversed(names)))  # the ends go first
             stored.update(names)
         return own, pool
+
+    def trace(self, seconds=3):
+        """As mc-replay reads it, a turn each so many seconds."""
+        ids, lines = {}, []
+        for number, (c, t) in enumerate(self.order):
+            size = self.length(t)
+            names = [(c, n) if (n + 1) * BLOCK <= size else (c, n, t) for n in range(-(-size // BLOCK))]
+            lines.append(json.dumps({'timestamp': number * seconds * 1000, 'input_length': size, 'output_length': SAID,
+                                     'hash_ids': [ids.setdefault(name, len(ids)) for name in names]}))
+        return '\n'.join(lines) + '\n'
 
 
 class Answers:

@@ -1,8 +1,12 @@
 """What bench/agentic.py prints: a table of all arms, and figures."""
+import functools
 import json
 import statistics
+import subprocess
+import tempfile
 
 from agentic_load import BLOCK, CLOSE, NEW, SAID
+from vllm_servers import BIN
 
 TARGET = 4.0
 
@@ -26,7 +30,7 @@ def row_values(runs, load):
     rates = [len(one.replies) * SAID / one.seconds for one in runs]
     shared, moved = run.group.shared, run.group.loaded_saved(run.counted)
     mc = run.count('mc:lookup_seconds_count') > 0
-    own, more = load.predicted(shared)
+    own, more = load.predicted(shared, run.group.turned)
     cpu = {key: value[0] for key, value in run.spent.items()}
     most = {key: value[1] for key, value in run.spent.items()}
     late = run.tokens(True)
@@ -34,8 +38,7 @@ def row_values(runs, load):
         'hit rate, own cache': share(cached - pool, total),
         'hit rate, pool': share(pool, total) if shared else '-',
         '**hit rate**': share(cached, total),
-        'predicted (LRU of that size), own + pool': f'{share(own, total)} + {share(more, total)}'
-        if run.route == 'rr' else '-',
+        'predicted: own + pool of LRUs of that size; all, by mc-replay or with a pool': predicted(run, load, own, more),
         'after the kill': share(late[1], late[0]) if run.kill else '-',
         'TTFT p50, s': f'{statistics.median(first):.2f}',
         'TTFT p90, s': f'{quantile(first, 0.9):.2f}',
@@ -53,6 +56,31 @@ def row_values(runs, load):
         'asked again': str(run.asked_again) if run.kill else '-',
         'spread of TTFT p50, of tokens/s': f'{spread(medians):.2f}, {spread(rates):.2f}' if len(runs) > 1 else '-',
     }
+
+
+def predicted(run, load, own, more):
+    total = load.prompt_tokens()
+    if not run.chosen:
+        return f'{share(own, total)} + {share(more, total)}'
+    if run.group.shared:
+        return share(own + more, total)
+    rate = simulated(load)
+    return f'{100 * rate:.1f} %' if rate is not None else '-'
+
+
+@functools.cache
+def simulated(load):
+    """The hit rate of two nodes between which the conductor's policy chooses, by mc-replay."""
+    program = BIN / 'mc-replay'
+    if not program.exists():
+        return None
+    with tempfile.NamedTemporaryFile('w', suffix='.jsonl') as trace:
+        trace.write(load.trace())
+        trace.flush()
+        done = subprocess.run([program, 'sim', trace.name, '--block', str(BLOCK), '--engine', 'coupled', '--prefill', '1', '--decode', '1',
+                               '--cache-tokens', str(load.blocks() * BLOCK), '--policy', 'kvcache', '--model', 'tiny', '--strict',
+                               '--output', 'json'], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)['cache']['hit_ratio_tokens']
 
 
 def spread(values):

@@ -143,8 +143,9 @@ class Server:
 
     def ready(self):
         if self.process.child.poll() is not None:
-            tail = self.process.log.read_text(errors='replace')[-3000:]
-            raise SystemExit(f'failed: {self.name} ended:\n{tail}')
+            log = self.process.log.read_text(errors='replace')
+            begin = log.find('Traceback')  # what follows is said by those who waited for it
+            raise SystemExit(f'failed: {self.name} ended:\n{log[begin:begin + 4000] if begin >= 0 else log[-3000:]}')
         try:
             return self.ask('GET', '/health')[0] == 200
         except OSError:
