@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace mc::sched {
 namespace {
@@ -12,10 +13,13 @@ constexpr uint64_t kBytesMin = 64 * 1024;  // below, latency hides the bandwidth
 constexpr double kCongestionWeight = 0.3;
 constexpr double kTransferMsMin = 1;  // below, most of it is thread scheduling
 constexpr double kHalfLife = 10;      // seconds
+constexpr double kFetchWeight = 0.3, kFetchHalfLife = 60;
 }  // namespace
 
 Cost::Cost(cost::ModelSpec spec)
-    : spec_(std::move(spec)), bandwidth_(spec_.cost.transfer_bytes_per_s) {}
+    : spec_(std::move(spec)),
+      bandwidth_(spec_.cost.transfer_bytes_per_s),
+      fetch_bandwidth_(bandwidth_) {}
 
 double Cost::prefill_ms(uint64_t tokens, uint64_t reused) const {
   return 1e3 * factor_ * cost::prefill_seconds(spec_, tokens, reused);
@@ -27,6 +31,10 @@ double Cost::spec_prefill_ms(uint64_t tokens, uint64_t reused) const {
 
 double Cost::transfer_ms(uint64_t tokens) const {
   return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / bandwidth_;
+}
+
+double Cost::fetch_ms(uint64_t tokens) const {
+  return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / fetch_bandwidth_;
 }
 
 double Cost::pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const {
@@ -48,11 +56,30 @@ void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms) {
   factor_ += kWeight * (seen - factor_);
 }
 
-void Cost::learn_transfer(uint64_t bytes, double measured_ms) {
+void Cost::learn_transfer(uint64_t bytes, double measured_ms, bool whole) {
   if (bytes < kBytesMin || !std::isfinite(measured_ms) || measured_ms <= 0) return;
   const double seen = static_cast<double>(bytes) / (measured_ms * 1e-3);
   const double model = spec_.cost.transfer_bytes_per_s;
   bandwidth_ += kWeight * (std::clamp(seen, model / kFactorMax, model * kFactorMax) - bandwidth_);
+  if (whole) fetch_bandwidth_ = bandwidth_;
+}
+
+// The mean is of seconds a byte: one slow fetch counts for what it took.
+void Cost::learn_fetch(uint64_t bytes, double measured_ms) {
+  if (bytes < kBytesMin || !std::isfinite(measured_ms) || measured_ms <= 0) return;
+  const double model = spec_.cost.transfer_bytes_per_s, much = kFactorMax * kFactorMax;
+  const double seen = std::clamp(static_cast<double>(bytes) / (measured_ms * 1e-3), model / much,
+                                 model * kFactorMax);
+  const double slow = 1 / fetch_bandwidth_;
+  fetch_bandwidth_ = 1 / (slow + kFetchWeight * (1 / seen - slow));
+}
+
+void Cost::advance(Time now) {
+  const double seconds = to_seconds(now - std::exchange(advanced_, now));
+  if (seconds <= 0) return;
+  const double model = 1 / spec_.cost.transfer_bytes_per_s;
+  const double off = 1 / fetch_bandwidth_ - model;
+  fetch_bandwidth_ = 1 / (model + off * std::exp2(-seconds / kFetchHalfLife));
 }
 
 void Cost::learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms) {

@@ -64,7 +64,7 @@ Candidate estimate(const PrefillView& node, uint64_t best_tokens, const View& vi
   Reuse r = go_on(node, c.local_tokens, view, ask, cost);
   const auto local = static_cast<double>(c.local_tokens), best = static_cast<double>(best_tokens);
   if (options.policy == "kvcache" && !node.whole && best > local * options.balancing_threshold) {
-    const double fetch = cost.transfer_ms(best_tokens - c.local_tokens);
+    const double fetch = node.fetch_congestion * cost.fetch_ms(best_tokens - c.local_tokens);
     if (const Reuse longer = go_on(node, best_tokens, view, ask, cost);
         fetch + longer.ms() < r.ms()) {
       r = longer;

@@ -57,9 +57,10 @@ struct PrefillView {
   uint32_t match = 0;   // blocks of the prompt it holds, from the first on
   double queue_ms = 0;  // until a new request would start
   uint64_t queued_tokens = 0;
-  uint64_t requests = 0;  // there now
-  uint64_t assigned = 0;  // so far
-  double congestion = 1;  // its transfers take so many times what others' do
+  uint64_t requests = 0;        // there now
+  uint64_t assigned = 0;        // so far
+  double congestion = 1;        // its transfers take so many times what others' do
+  double fetch_congestion = 1;  // so do its fetches from the node with the longest match
   // An external engine: it decodes what it prefills, so no KV is transferred, and it exchanges no
   // blocks with other nodes.
   bool whole = false;

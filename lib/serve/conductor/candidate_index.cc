@@ -27,7 +27,7 @@ sched::DecodeView decode_view(const Worker& w, uint64_t blocks) {
 
 bool CandidateIndex::plain(const Worker& w, Time now) const {
   return !w.draining && w.pool == pool_ && !w.ledger.overtakes() && !w.ledger.corrected(now) &&
-         w.congestion.factor(now) <= 1;
+         w.congestion.factor(now) <= 1 && !w.fetches.any(now);
 }
 
 void CandidateIndex::rebuild(const WorkerRegistry& workers) {

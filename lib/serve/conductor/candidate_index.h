@@ -2,10 +2,10 @@
 //
 // A decision over it equals one over all workers, and its cost does not grow with the cluster
 // (sched/shortlist.h). Workers that the shortlist cannot rank are added one by one: those that
-// drain, whose queue was corrected by their own answer, whose link is congested, whose queue is not
-// in the order of arrival, or that use the pool otherwise than most. Some decisions need all
-// workers: a request that must avoid some, one that does not fit the best of them, policies that
-// draw. A pick looks again only at workers that changed since the last one
+// drain, whose queue was corrected by their own answer, whose link is congested, or some fetches,
+// whose queue is not in the order of arrival, or that use the pool otherwise than most. Some
+// decisions need all workers: a request that must avoid some, one that does not fit the best of
+// them, policies that draw. A pick looks again only at workers that changed since the last one
 // (WorkerRegistry::take_changed).
 //
 // Thread: one owner. Pure: time is an argument.

@@ -1,6 +1,7 @@
 #include "serve/conductor/conductor.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -20,6 +21,29 @@ WorkerRegistryOptions workers_options(const ConductorOptions& o, const cost::Mod
           .epoch = epoch,
           .worker_ttl = o.worker_ttl,
           .snapshot_budget = o.step_timeout};
+}
+
+// How slow fetches from the holders of the longest match are, for the readers where that is known.
+void weigh_fetches(sched::View& view, const sched::Matches& matches, const WorkerRegistry& workers,
+                   Time now) {
+  std::optional<std::vector<const Worker*>> holders;
+  for (sched::PrefillView& node : view.prefill) {
+    const auto reader = workers.all().find(node.name);
+    if (reader == workers.all().end() || !reader->second->fetches.any(now)) continue;
+    if (!holders) {
+      holders.emplace();
+      const uint32_t longest = matches.longest();
+      for (const auto& [name, w] : workers.all())
+        if (w->prefill && !w->draining && longest > 0 && matches.of(w->slot) == longest)
+          holders->push_back(w.get());
+    }
+    std::optional<double> least;  // source_of takes that one
+    for (const Worker* w : *holders) {
+      const double factor = reader->second->fetches.factor(w->node, now);
+      if (w->node != node.name && (!least || factor < *least)) least = factor;
+    }
+    node.fetch_congestion = least.value_or(1);
+  }
 }
 
 }  // namespace
@@ -180,6 +204,9 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, const GenerateReq
       if (full) v.decode.back().usable = false;
     }
   }
+  if (std::any_of(workers_.all().begin(), workers_.all().end(),
+                  [&](const auto& entry) { return entry.second->fetches.any(now); }))
+    weigh_fetches(v, index_.matches(tags, workers_.slots()), workers_, now);
   add_external(v, ask, job);
   if (job == nullptr || job->avoid.empty()) return v;
   const auto avoid = [&](auto& nodes) {  // unless nothing would be left
@@ -203,6 +230,7 @@ sched::View Conductor::short_view(const Job& job) {
         workers_, matches, {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
     if (few) {
       few->pool = pool_->index().match(job.tags, matches.longest());
+      weigh_fetches(*few, matches, workers_, loop_.now());
       return std::move(*few);
     }
   }
@@ -211,6 +239,7 @@ sched::View Conductor::short_view(const Job& job) {
 
 void Conductor::decide(Job& job) {
   const uint64_t n = job.ask.tokens();
+  cost_.advance(loop_.now());
   const sched::View v = short_view(job);
   sched::Decision& d = job.decision;
   d = sched::choose(v, {.tokens = n, .block_tokens = options_.block_size, .number = decided_},

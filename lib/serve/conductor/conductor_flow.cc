@@ -136,9 +136,11 @@ void Conductor::start(Job& job) {
 Conductor::WorkerRef Conductor::source_of(const Job& job) const {
   const auto match = index_.matches(job.tags, workers_.slots());
   const Worker* best = nullptr;
+  const Worker* const reader = workers_.find(job.prefill.node, job.prefill.epoch);
   const auto key = [&](const Worker& w) {
-    return std::tuple(-int64_t{match.of(w.slot)}, w.congestion.factor(loop_.now()), w.requests,
-                      std::string_view(w.node));
+    return std::tuple(-int64_t{match.of(w.slot)},
+                      reader == nullptr ? 1 : reader->fetches.factor(w.node, loop_.now()),
+                      w.congestion.factor(loop_.now()), w.requests, std::string_view(w.node));
   };
   for (const auto& [node, w] : workers_.all())
     if (w->prefill && !w->draining && node != job.prefill.node && match.of(w->slot) > 0 &&
@@ -378,6 +380,13 @@ void Conductor::learn(const Job& job, const PrefillDone& done) {
   pool_->decided(c, done.pool_tokens);
   instruments_->pool_error.observe((c.pool_ms - fetch_ms) / 1e3);
   cost_.learn_transfer(done.kv_bytes, done.transfer_ms);
+  if (job.asked_source && done.peer_tokens > 0) {
+    if (Worker* reader = workers_.find(job.prefill.node, job.prefill.epoch))
+      reader->fetches.learn(job.source.node, cost_.fetch_ms(job.progress.peer_tokens), done.peer_ms,
+                            loop_.now());
+    cost_.learn_fetch(job.progress.peer_tokens * spec().kv_bytes_per_token(), done.peer_ms);
+    instruments_->fetch_error.observe((c.fetch_ms - done.peer_ms) / 1e3);
+  }
   instruments_->queue_error.observe((c.queue_ms - done.queue_ms) / 1e3);
   instruments_->prefill_error.observe((c.prefill_ms - done.prefill_ms) / 1e3);
   instruments_->transfer_error.observe((c.transfer_ms - done.transfer_ms) / 1e3);

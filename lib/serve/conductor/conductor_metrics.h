@@ -30,6 +30,7 @@ struct Conductor::Instruments {
         error(m.histogram("mc_conductor_ttft_error_seconds", "predicted minus actual TTFT",
                           error_buckets())),
         queue_error(part(m, "queue")),
+        fetch_error(part(m, "fetch")),
         pool_error(part(m, "pool")),
         prefill_error(part(m, "prefill")),
         transfer_error(part(m, "transfer")),
@@ -67,6 +68,7 @@ struct Conductor::Instruments {
   BucketHistogram& ttft;
   BucketHistogram& error;
   BucketHistogram& queue_error;
+  BucketHistogram& fetch_error;
   BucketHistogram& pool_error;
   BucketHistogram& prefill_error;
   BucketHistogram& transfer_error;

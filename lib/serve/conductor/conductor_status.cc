@@ -93,6 +93,7 @@ Json Conductor::cluster() const {
           {"pool", pool_->state()},
           {"prefill_factor", cost_.prefill_factor()},
           {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
+          {"fetch_bytes_per_s", cost_.fetch_bytes_per_s()},
           {"pool_memory_bytes_per_s", cost_.pool_bytes_per_s(false)},
           {"pool_disk_bytes_per_s", cost_.pool_bytes_per_s(true)},
           {"input_tokens", instruments_->input_tokens.value()},

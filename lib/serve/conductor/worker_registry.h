@@ -20,6 +20,7 @@
 #include "rpc/client.h"
 #include "rpc/membership.h"
 #include "sched/cost.h"
+#include "sched/fetch_links.h"
 #include "sched/ledger.h"
 #include "sched/pool_index.h"
 #include "sched/prefix_index.h"
@@ -48,6 +49,7 @@ struct Worker {
   // What this conductor gave it to do.
   sched::Ledger ledger;           // prefill
   sched::Congestion congestion;   // prefill: of its link
+  sched::FetchLinks fetches;      // prefill: from others
   uint64_t assigned = 0;          // requests so far
   uint64_t requests = 0;          // now
   uint64_t context_tokens = 0;    // decode: of its requests

@@ -145,9 +145,10 @@ struct PrefillDone {
   uint64_t kv_bytes = 0;     // pushed to decode
   uint32_t peer_tokens = 0;  // of the cached ones, fetched from another prefill worker
   double fetch_ms = 0;       // of load_ms: asking the pool and fetching from it
+  double peer_ms = 0;        // reading the peer's tokens, while the request queued
   static void fields(auto& a, auto& m) {
     a(m.cached_tokens, m.pool_tokens, m.queue_ms, m.load_ms, m.prefill_ms, m.transfer_ms,
-      m.kv_bytes, m.peer_tokens, m.fetch_ms);
+      m.kv_bytes, m.peer_tokens, m.fetch_ms, m.peer_ms);
   }
 };
 

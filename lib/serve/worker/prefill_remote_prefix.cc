@@ -97,6 +97,7 @@ void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& p
   transfer_.run(requests, [this, job, prefix, first, into, begun](const Result<>& read) {
     trace("fetch", strf("%zu blocks of %s", into.size(), prefix.control.c_str()), *job, begun,
           loop_.clock().now());
+    job->done.peer_ms = to_ms(loop_.clock().now() - begun);
     if (read) return release_remote_prefix(job, prefix, first, into);
     counters_.peer_failures.add();
     log_info("serve", "request %s: cannot fetch a prefix from %s: %s",

@@ -179,7 +179,7 @@ void Cluster::crossed(uint32_t id) {
   const Time there = now_ + way(request.from, fetch ? request.prefill : request.decode);
   if (!fetch) {
     cost_.learn_transfer(static_cast<uint64_t>(kv_bytes(request.tokens)),
-                         to_ms(now_ - request.computed));
+                         to_ms(now_ - request.computed), true);
     request.stage = Stage::kLoading;
     const double seconds = kv_bytes(request.tokens) / o_.load_bytes_per_s;
     events_.push(there + from_seconds(seconds), {Kind::kLoaded, id, request.attempt});

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "sched/fetch_links.h"
 
 using namespace mc;
 using namespace mc::sched;
@@ -323,12 +324,52 @@ TEST_CASE("reuse is the best of own, a peer's and the pool's") {
 
   view.pool = pool_with(std::string(62, 'm'), 40);
   Cost cost = policy_test::cost();
-  for (int i = 0; i < 200; ++i) cost.learn_transfer(uint64_t{1} << 30, 4000);  // a slow network
+  for (int i = 0; i < 200; ++i) cost.learn_fetch(uint64_t{1} << 30, 40'000);  // a slow network
   const Decision pool = choose(view, kLong, PolicyOptions{}, cost);
   CHECK(pool.chosen.name == "a");
   CHECK(pool.chosen.peer_tokens == 0);
   CHECK(pool.chosen.fetch_ms == 0);
   CHECK(pool.chosen.pool_memory_tokens == 62 * 256);
+}
+
+TEST_CASE("a tail after computing says nothing of how long a whole fetch takes") {
+  Cost c = cost();
+  for (int i = 0; i < 200; ++i) c.learn_transfer(1'000'000'000, 10);  // sent while it computed
+  CHECK(c.transfer_bytes_per_s() > 50e9);
+  CHECK(c.fetch_ms(16'000) == doctest::Approx(cost().fetch_ms(16'000)));
+  for (int i = 0; i < 60; ++i) c.learn_fetch(16'000'000, 80);
+  CHECK(c.fetch_bytes_per_s() == doctest::Approx(200e6).epsilon(0.2));
+  c.learn_fetch(1000, 1e6);  // too small to tell
+  c.learn_fetch(16'000'000, -1);
+  CHECK(c.fetch_bytes_per_s() == doctest::Approx(200e6).epsilon(0.2));
+  // On such a network the prefix of a busy holder is computed, however fast tails are.
+  const View view{{node("a"), node("b", 40, 5000)}, {decode("d")}};
+  CHECK(choose(view, kLong, PolicyOptions{}, cost()).chosen.peer_tokens == 40 * 256);
+  CHECK(choose(view, kLong, PolicyOptions{}, c).chosen.peer_tokens == 0);
+  // Nobody fetches then, so what was learned fades.
+  const Time now{};
+  c.advance(now);
+  c.advance(now + 600s);
+  CHECK(choose(view, kLong, PolicyOptions{}, c).chosen.peer_tokens == 40 * 256);
+}
+
+TEST_CASE("a node that fetches slowly from one holder computes, and tries that pair again later") {
+  FetchLinks links;
+  const Time now{};
+  CHECK(!links.any(now));
+  for (int i = 0; i < 20; ++i) links.learn("b", 10, 1000, now);
+  links.learn("c", 10, 10, now);
+  CHECK(links.factor("b", now) == doctest::Approx(100).epsilon(0.01));
+  CHECK(links.factor("c", now) == 1);
+  View view{{node("a"), node("b", 40, 5000)}, {decode("d")}};
+  const auto peer_tokens = [&](Time at) {
+    view.prefill[0].fetch_congestion = links.factor("b", at);
+    return choose(view, kLong, PolicyOptions{}, cost()).chosen.peer_tokens;
+  };
+  for (int i = 0; i < 20; ++i) links.learn("b", 1, 1000, now);
+  CHECK(peer_tokens(now) < 40 * 256);
+  CHECK(peer_tokens(now + 120s) == 40 * 256);
+  CHECK(!links.any(now + 120s));
 }
 
 TEST_CASE("rates of the pool are learned by tier") {

@@ -208,6 +208,8 @@ TEST_CASE("a hot prefix is pinned for the worker that is chosen in spite of it")
   Hot c;
   Heard heard;
   c.p[1]->done.cached_tokens = c.p[1]->done.peer_tokens = 4080;
+  c.p[1]->done.peer_ms = 420;  // 10 MB/s
+  CHECK(c.conductor->cluster()["fetch_bytes_per_s"] > 1e9);
   c.ask(heard);
   REQUIRE(c.finish(heard));
   CHECK(!heard.failed);
@@ -221,6 +223,8 @@ TEST_CASE("a hot prefix is pinned for the worker that is chosen in spite of it")
   CHECK(own.remote_prefix.control == c.p[0]->server->address());
   CHECK(c.metrics.text().find("mc_conductor_replicated_tokens_total 4080") != std::string::npos);
   CHECK(c.conductor->explain("hot")["outcome"]["peer_tokens"] == 4080);
+  CHECK(c.conductor->cluster()["fetch_bytes_per_s"] < 50e6);
+  CHECK(c.metrics.text().find(R"(part_error_seconds_count{part="fetch"} 1)") != std::string::npos);
 }
 
 TEST_CASE("a prefix that cannot be pinned is computed") {
