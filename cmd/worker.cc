@@ -65,6 +65,7 @@ void WorkerProgram::describe(OptionList& v) {
     "end");
   v("trace-events", trace_events,
     "file for a Chrome trace of computing, sending and decoding; written at the end");
+  otlp.describe(v);
   v("calibrate", calibrate,
     "measure how long this engine's prompts and steps take, write the model's spec with the fitted "
     "times to this file, for --cost and mc-replay sim, and end");
@@ -169,6 +170,8 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   if (!o.trace_events.empty()) {  // fails now, not at the end, if it cannot be written
     MC_TRY_(shell->trace_.write(o.trace_events, o.worker.name));
   }
+  MC_TRY(shell->tracer_, telemetry::Tracer::open(o.otlp, "mc-" + o.role, o.worker.name,
+                                                 shell->clock_, shell->metrics_));
   shell->whole_ = info.spec;
   MC_TRY(shell->engine_,
          serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size, slicing));
@@ -195,6 +198,7 @@ Result<> WorkerShell::open_work(uint32_t blocks) {
   MC_TRY(serve::PrefillConfig prefill, options_.prefill(blocks));
   prefill.fingerprint = whole_.fingerprint(options_.worker.block_size);
   if (!options_.trace_events.empty()) prefill.trace = &trace_;
+  prefill.tracer = tracer_.get();
   if (options_.stage.empty()) return open_roles(std::move(prefill), blocks);
   MC_TRY(const serve::Slicing slicing, options_.slicing());
   MC_TRY(pipeline_worker_,
@@ -207,6 +211,7 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
   MC_TRY(const serve::Role role, serve::role_named(options_.role));
   serve::DecodeConfig decode = options_.decode(blocks);
   decode.trace = prefill.trace;
+  decode.tracer = prefill.tracer;
   MC_TRY(roles_, serve::RoleManager::open({loop_, *transfer_, *server_, *engine_, metrics_},
                                           std::move(prefill), std::move(decode), role));
   roles_->on_change([this](bool joined) {

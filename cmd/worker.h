@@ -22,6 +22,7 @@
 #include "serve/runtime/worker_options.h"
 #include "serve/worker/lookup_bridge.h"
 #include "serve/worker/role_manager.h"
+#include "telemetry/tracer.h"
 #include "xfer/engine.h"
 
 namespace mc {
@@ -41,6 +42,7 @@ struct WorkerProgram {
   Duration conductor_timeout = std::chrono::seconds(60);
   std::string calibrate;  // file for the engine's times; empty: serve
   uint64_t calibrate_tokens = 2048;
+  telemetry::OtlpOptions otlp;
   xfer::EngineOptions transfer;
   DaemonOptions daemon;
   serve::OpenPool pool = serve::open_store_pool;  // of prompts
@@ -86,7 +88,8 @@ class WorkerShell {
   bool running_ = false, draining_ = false;
   std::string http_;
   serve::TraceEvents trace_;
-  io::Signals signals_;  // before any thread starts: none may take signals
+  io::Signals signals_;                        // before any thread starts: none may take signals
+  std::unique_ptr<telemetry::Tracer> tracer_;  // null: no --otlp
   std::unique_ptr<serve::Engine> engine_;
   std::unique_ptr<serve::DeviceKvMetrics> device_kv_;  // null: the engine has no device
   std::unique_ptr<xfer::Engine> transfer_;

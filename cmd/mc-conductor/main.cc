@@ -9,6 +9,7 @@
 #include "cmd/mc-conductor/set_role.h"
 #include "io/signals.h"
 #include "serve/frontend/api_server.h"
+#include "telemetry/tracer.h"
 
 namespace mc {
 namespace {
@@ -17,9 +18,11 @@ struct Options {
   serve::ApiServerOptions api;
   Duration drain_timeout = std::chrono::seconds(30);
   serve::ConductorOptions conductor;
+  telemetry::OtlpOptions otlp;
   void describe(OptionList& v) {
     conductor.describe(v);
     api.describe(v);
+    otlp.describe(v);
     v("drain-timeout", drain_timeout, "on SIGTERM, how long requests in flight may go on");
   }
 };
@@ -75,13 +78,19 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
   io::Loop loop(clock);
   Metrics metrics;
   Drain drain(loop, options.drain_timeout);
+  std::unique_ptr<telemetry::Tracer> tracer;
   std::unique_ptr<serve::Conductor> conductor;
   std::unique_ptr<serve::ApiServer> api;
   io::Signals signals(
       loop, [&](int n) { drain.signal(n, *conductor, *api); }, [&] { api->reread_keys(); });
   const auto epoch = static_cast<uint64_t>(wall_now_ns());
-  MC_TRY(conductor, serve::Conductor::open(loop, options.conductor, epoch, metrics));
-  MC_TRY(api, serve::ApiServer::open(loop, options.api, *conductor, metrics, config));
+  MC_TRY(tracer,
+         telemetry::Tracer::open(options.otlp, "mc-conductor", "conductor", clock, metrics));
+  serve::ConductorOptions conductor_options = options.conductor;
+  serve::ApiServerOptions api_options = options.api;
+  conductor_options.tracer = api_options.tracer = tracer.get();
+  MC_TRY(conductor, serve::Conductor::open(loop, conductor_options, epoch, metrics));
+  MC_TRY(api, serve::ApiServer::open(loop, api_options, *conductor, metrics, config));
   Endpoints me;
   me.name = me.role = "conductor";
   me.epoch = epoch;

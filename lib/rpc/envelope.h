@@ -21,7 +21,7 @@ struct Envelope {
   std::string type;
   uint64_t id = 0;
   uint32_t budget_ms = 0;  // the caller waits this long, from when it sent
-  wire::Blob trace_id;     // 16 bytes, or empty
+  wire::Blob trace_id;     // telemetry/trace_context.h
   static void fields(auto& a, auto& m) { a(m.version, m.type, m.id, m.budget_ms, m.trace_id); }
 };
 

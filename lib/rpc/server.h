@@ -27,7 +27,7 @@ namespace mc::rpc {
 struct Call {
   Time now;              // when it was received
   Time deadline;         // the caller waits until then
-  std::string trace_id;  // 16 bytes, or empty
+  std::string trace_id;  // telemetry/trace_context.h
 };
 
 class Server;

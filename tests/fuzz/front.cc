@@ -17,6 +17,7 @@
 #include "io/fd.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/tenants.h"
+#include "telemetry/trace_context.h"
 #include "tests/fuzz/target.h"
 
 using namespace mc;
@@ -168,8 +169,20 @@ void ask_pages(const std::string& body) {
 
 namespace mc::fuzz {
 
+// The headers of a trace: what is read is written so that it is read the same.
+void read_trace(std::string_view text) {
+  const auto context = telemetry::read_traceparent(text, text);
+  (void)telemetry::read_traceparent("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+                                    text);
+  (void)telemetry::from_wire(text);
+  if (!context) return;
+  const auto again = telemetry::read_traceparent(telemetry::traceparent(*context));
+  MC_CHECK(again && again->trace == context->trace && again->span == context->span);
+}
+
 void run_front(std::string_view text) {
   const std::string input(text);
+  read_trace(text);
   if (input.starts_with('{') || input.starts_with('[')) {
     ask_pages(input);
   } else if (!input.empty()) {
@@ -182,6 +195,8 @@ void run_front(std::string_view text) {
 
 std::vector<std::string_view> words_front() {
   return {"GET / HTTP/1.1\r\n\r\n",
+          "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+          "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n",
           "POST /v1/completions HTTP/1.1\r\n",
           "HTTP/1.0",
           "HTTP/2.0",

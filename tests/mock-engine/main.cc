@@ -3,9 +3,10 @@
 // It is an OpenAI-compatible server with vLLM's cache events and, as half of a pair, its
 // connector's parameters. Tests start and kill it next to a conductor.
 //
-//   mock-engine NAME MODEL BLOCK ROLE READY
+//   mock-engine NAME MODEL BLOCK ROLE READY [HEADERS]
 //
-// READY is a file, written once it serves: what POST /register takes for it.
+// READY is a file, written once it serves: what POST /register takes for it. HEADERS gets, at the
+// end, those of all requests.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -18,8 +19,8 @@
 #include "tests/unit/serve/mock_engine.h"
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fputs("usage: mock-engine NAME MODEL BLOCK both|prefill|decode READY\n", stderr);
+  if (argc != 6 && argc != 7) {
+    std::fputs("usage: mock-engine NAME MODEL BLOCK both|prefill|decode READY [HEADERS]\n", stderr);
     return 2;
   }
   // What the mock requires of a request holds here as it does in a test.
@@ -36,5 +37,10 @@ int main(int argc, char** argv) {
   mc::serve::test::MockEngine engine(loop, argv[2], std::strtoull(argv[3], nullptr, 10));
   const std::string registration = engine.registration(argv[1], argv[4]);
   if (!mc::io::write_file_atomically(argv[5], registration + "\n")) return 1;
-  return loop.run() ? 0 : 1;
+  if (!loop.run()) return 1;
+  if (argc < 7) return 0;
+  std::string headers;
+  for (const auto& came : engine.came)
+    for (const auto& [name, value] : came.headers) headers += name + ": " + value + "\n";
+  return mc::io::write_file_atomically(argv[6], headers) ? 0 : 1;
 }

@@ -27,6 +27,13 @@ jq -e '[.nodes[] | select(.role == "prefill")] | length == 2' "$T/cluster.json" 
   die "/cluster does not show two prefill workers"
 curl -fsS "$URL/metrics" >"$T/metrics"
 grep -q '^mc_conductor_requests_total{.*code="200"' "$T/metrics" || die "no request counter in /metrics"
+# What pickers in front of vLLM's servers read of an engine, each worker says too.
+for worker in p0 d0; do
+  curl -fsS "http://$(jq -r .http "$T/cluster/$worker.json")/metrics" >"$T/metrics"
+  for name in num_requests_running num_requests_waiting kv_cache_usage_perc cache_config_info; do
+    grep -q "^vllm:$name[{ ]" "$T/metrics" || die "$worker has no vllm:$name"
+  done
+done
 # Once idle, every block of the workers is free or cached: nothing leaked.
 for worker in p0 p1 d0 d1; do
   http=$(jq -r .http "$T/cluster/$worker.json")

@@ -43,6 +43,7 @@
 #include "serve/protocol/generate.h"
 #include "serve/protocol/messages.h"
 #include "serve/protocol/model_info.h"
+#include "telemetry/tracer.h"
 
 namespace mc::serve {
 
@@ -67,7 +68,8 @@ struct ConductorOptions {
   std::string external_engines;  // file of external engines
   std::string external_state;    // where those registered by POST are kept
   PdAutoscalerOptions pd;
-  uint32_t explain_last = 1024;  // requests whose decisions are kept
+  uint32_t explain_last = 1024;         // requests whose decisions are kept
+  telemetry::Tracer* tracer = nullptr;  // outlives the conductor; no option; nullptr: no spans
   void describe(OptionList& v);
   Result<> check() const;
 };
@@ -142,6 +144,7 @@ class Conductor {
     AnswerEvents events;
     size_t since_pace = 0;  // bytes since the deadline moved
     AnswerTimes times;
+    telemetry::OpenSpan span;           // of one of its requests
     std::optional<AnswerModel> rename;  // where the engine has its own name for the model
   };
   struct Job {
@@ -171,6 +174,7 @@ class Conductor {
     bool charged = false, prefilled = false, committed = false;
     bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
+    telemetry::OpenSpan span;  // from its arrival to its end
     ProxiedAttempt proxied;
     std::unique_ptr<ProxiedAttempt> turned_away;  // the last engine that said it is full
     int passed_status = 200;                      // of an engine's answer

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "serve/conductor/conductor.h"
 #include "serve/conductor/conductor_metrics.h"
+#include "serve/conductor/request_spans.h"
 
 namespace mc::serve {
 namespace {
@@ -203,6 +204,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   for (const auto& [name, value] : proxied.headers)
     if (!keyed || (name != "authorization" && name != "x-api-key"))
       r.headers.push_back({name, value});
+  job.proxied.span = job.span.child(loop_.now());
+  pass_trace(r.headers, job.proxied.span ? job.proxied.span.context() : job.ask.trace);
   r.headers.push_back({"content-type", "application/json"});
   r.headers.push_back({"x-request-id", job.ask.id});
   r.body = std::move(body);
@@ -309,6 +312,7 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   ProxiedAttempt& w = job.proxied;
   w.http = 0;
   const std::string asked = w.asked();
+  end_engine_span(w.span, asked, w.status, answer ? "" : answer.error().what, loop_.clock().now());
   const std::string where = "external engine " + asked;
   if (!answer) {
     const bool late = answer.error().code == Code::kTimeout;
@@ -382,6 +386,7 @@ void Conductor::release_external(Job& job) {
   ProxiedAttempt& w = job.proxied;
   if (w.engine.empty()) return;
   if (w.http != 0) external_->client().cancel(w.http);
+  end_engine_span(w.span, w.asked(), w.status, "given up", loop_.clock().now());
   w.http = 0;
   // Either engine may have been registered again since.
   ExternalEngine* const e = external_->find(w.engine);

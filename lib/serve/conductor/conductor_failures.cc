@@ -5,6 +5,7 @@
 #include "base/units.h"
 #include "serve/conductor/conductor.h"
 #include "serve/conductor/conductor_metrics.h"
+#include "serve/conductor/request_spans.h"
 
 namespace mc::serve {
 namespace {
@@ -124,6 +125,9 @@ void Conductor::end(Job& job, const std::optional<RequestError>& failed) {
                 {"reason", failed ? failed->code : job.progress.finish}})
       .add();
   log_end(job, failed ? failed->code + ": " + failed->what : job.progress.finish);
+  end_request_span(
+      job.span, job.ask, job.progress, job.arrived, loop_.clock().now(),
+      {status, failed ? failed->code : job.progress.finish, failed ? failed->what : ""});
   decisions_.ended(job.id, job.progress, status, failed ? failed->code : job.progress.finish,
                    failed ? failed->what : "");
   const auto it = jobs_.find(job.id);
@@ -145,6 +149,9 @@ void Conductor::cancel(Id id, const std::string& reason, const std::string& fini
                 {"reason", finish.empty() ? "client_gone" : finish}})
       .add();
   log_end(job, reason);
+  end_request_span(
+      job.span, job.ask, job.progress, job.arrived, loop_.clock().now(),
+      finish.empty() ? SpanOutcome{499, "client_gone", reason} : SpanOutcome{200, finish, ""});
   decisions_.ended(id, job.progress, finish.empty() ? 499 : 200,
                    finish.empty() ? "client_gone" : finish, reason);
   waiting_.erase(job.turn());

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
+#include <type_traits>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -55,14 +56,23 @@ void Conductor::call(Job& job, const WorkerRef& ref, const M& message, Duration 
   Worker* const worker = workers_.find(ref.node, ref.epoch);
   if (worker == nullptr) return;  // its end was noticed: worker_gone has dealt with the job
   if (!worker->commits.empty()) send_commits(*worker);
+  const auto span = job.span ? std::make_shared<telemetry::OpenSpan>(job.span.child(loop_.now()))
+                             : std::shared_ptr<telemetry::OpenSpan>();
+  // What a reservation begins there outlives the call.
+  const bool outlives = std::is_same_v<M, Reserve> || span == nullptr;
+  const telemetry::TraceContext& above = outlives ? job.span.context() : span->context();
   worker->client->call(
       message, budget,
-      [this, alive = std::weak_ptr<bool>(alive_), id = job.id, attempt = job.attempt,
-       then = std::move(then)](const Result<typename M::Reply>& reply) {
+      [this, alive = std::weak_ptr<bool>(alive_), id = job.id, attempt = job.attempt, span,
+       node = ref.node, then = std::move(then)](const Result<typename M::Reply>& reply) {
         if (alive.expired()) return;
+        if (span != nullptr)
+          span->end(M::kName, loop_.clock().now(), {{"mc.node", node}},
+                    reply ? "" : reply.error().what, telemetry::SpanKind::kClient);
         const auto it = jobs_.find(id);
         if (it != jobs_.end() && it->second->attempt == attempt) then(*it->second, reply);
-      });
+      },
+      telemetry::to_wire(above));
 }
 
 Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
@@ -73,6 +83,7 @@ Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
   job.ask = std::move(request);
   job.sink = std::move(sink);
   job.arrived = loop_.now();
+  job.span = telemetry::OpenSpan(options_.tracer, job.ask.trace, job.arrived);
   jobs_.emplace(id, std::move(owned));
   if (draining_) {
     end(job, RequestError{503, "draining", "the conductor is draining: use another", 1});
@@ -90,7 +101,12 @@ Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
 void Conductor::start(Job& job) {
   const Time before = loop_.clock().now();
   decide(job);
-  instruments_->decision.observe(to_seconds(loop_.clock().now() - before));
+  const Time decided = loop_.clock().now();
+  instruments_->decision.observe(to_seconds(decided - before));
+  if (job.span)
+    job.span.step(
+        "decide", before, decided,
+        {{"mc.verdict", sched::name(job.decision.verdict)}, {"mc.node", job.decision.chosen.name}});
   ++decided_;
   if (job.decision.verdict != sched::Verdict::kAccept) return refuse(job);
   const sched::Decision& d = job.decision;

@@ -22,6 +22,19 @@ uint32_t whole_seconds(Duration d) {
   return static_cast<uint32_t>(std::clamp(std::ceil(to_seconds(d)), 1.0, 30.0));
 }
 
+// `error`: "" where it went well. A server's error is one of 500 and more; the client's is not its.
+void end_server_span(telemetry::OpenSpan& span, const http::Exchange& x, const std::string& id,
+                     int status, const std::string& error, Time now) {
+  if (!span) return;
+  const http::Request& r = x.request();
+  span.end(r.method + " " + r.path, now,
+           {{"http.request.method", r.method},
+            {"url.path", r.path},
+            {"http.response.status_code", int64_t{status}},
+            {"mc.request", id}},
+           status >= 500 ? error : "", telemetry::SpanKind::kServer);
+}
+
 // A request for several answers is one job of an external engine, where one is up, and several of
 // own workers: it has one side from the beginning.
 void choose_side(ParsedRequest& asked, bool engines) {
@@ -57,20 +70,20 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   static void refuse_over(ApiServer& s, const http::Exchange& x, const std::string& id,
                           const Tenants::Over& over);
   static void begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
-                    const std::string& id, ParsedRequest asked);
+                    const std::string& id, ParsedRequest asked, telemetry::OpenSpan span);
   void add_choices();
   void ask(size_t choice);
   void ask_others(size_t prompt);
   ResponseSink sink(size_t choice);
   void tokens(size_t choice, const Progress& p, const std::vector<int32_t>& tokens,
               const std::vector<TokenLogprobs>& logprobs);
-  void on_upstream_bytes(const Progress& p, int status, const std::string& type,
+  void on_upstream_bytes(const Progress& p, int answered, const std::string& type,
                          std::string_view bytes);
   void done(size_t choice, const Progress& p, const std::optional<RequestError>& failed);
   void failed(const Progress& p, const RequestError& error);
   void finish();
   void give_up(const std::string& reason);
-  void close();
+  void close(const std::string& error = {});
   void cancel_all(const std::string& reason);
   std::vector<size_t> best() const;
   Json where() const;
@@ -80,8 +93,10 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   CompletionRequest request;
   AnswerWriter writer;
   std::string id;
+  telemetry::OpenSpan span;  // from the request's arrival to the end of its answer
   Tenants::Index tenant = 0;
   bool started = false, over = false, proxied = false;
+  int status = 200;                   // of the answer
   std::vector<GenerateRequest> asks;  // of each prompt, for choices that are not asked for yet
   std::vector<Choice> choices;
   uint64_t prompt_tokens = 0;
@@ -126,20 +141,39 @@ void ApiServer::Answer::refuse_over(ApiServer& s, const http::Exchange& x, const
             {"x-mc-reject-reason", "rate_limit_exceeded"}});
 }
 
+// Its trace goes on where it has one.
+telemetry::OpenSpan ApiServer::begin_span(const http::Exchange& x) {
+  if (tracer_ == nullptr) return {};
+  const auto& headers = x.request().headers;
+  const auto parent = headers.find("traceparent"), state = headers.find("tracestate");
+  return tracer_->begin(parent == headers.end()
+                            ? std::nullopt
+                            : telemetry::read_traceparent(
+                                  parent->second, state == headers.end() ? "" : state->second),
+                        trace_ratio_, loop_.now());
+}
+
 void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant) {
   const std::string id = ids_.of(x);
   const std::string& path = x.request().path;
-  if (const auto over = tenants_.begin(tenant, loop_.now()))
+  telemetry::OpenSpan span = begin_span(x);
+  if (const auto over = tenants_.begin(tenant, loop_.now())) {
+    end_server_span(span, x, id, 429, over->why, loop_.now());
     return Answer::refuse_over(*this, x, id, *over);
-  read_request(x, tenant, path,
-               [this, x, tenant, id](tl::expected<ParsedRequest, ApiError>* asked) {
-                 if (asked != nullptr && *asked)
-                   return Answer::begin(*this, x, tenant, id, std::move(**asked));
-                 tenants_.ended(tenant, 0, loop_.now());
-                 if (asked == nullptr) return;
-                 count(metrics_, asked->error().status, "invalid");
-                 refuse(x, asked->error(), {{"x-request-id", id}});
-               });
+  }
+  read_request(
+      x, tenant, path,
+      [this, x, tenant, id, span = std::move(span)](tl::expected<ParsedRequest, ApiError>* asked) {
+        if (asked != nullptr && *asked)
+          return Answer::begin(*this, x, tenant, id, std::move(**asked), span);
+        tenants_.ended(tenant, 0, loop_.now());
+        telemetry::OpenSpan refused = span;
+        end_server_span(refused, x, id, asked ? asked->error().status : 499, "refused",
+                        loop_.now());
+        if (asked == nullptr) return;
+        count(metrics_, asked->error().status, "invalid");
+        refuse(x, asked->error(), {{"x-request-id", id}});
+      });
 }
 
 // Reads a request, and gets its tokens from an engine where that knows them better. `then` gets
@@ -170,7 +204,8 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
 }
 
 void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
-                              const std::string& id, ParsedRequest asked) {
+                              const std::string& id, ParsedRequest asked,
+                              telemetry::OpenSpan span) {
   const bool stream = asked.own ? asked.own->stream : asked.proxied->stream;
   if (asked.proxied)
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
@@ -179,13 +214,16 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
     return s.tenants_.salt(tenant, salt);
   });
+  g.trace = span.context();
   CompletionRequest parsed = asked.own ? std::move(*asked.own) : CompletionRequest();
   parsed.stream = stream;
   x.forget_body();
   uint64_t prompt_tokens = g.tokens();
   for (const auto& more : parsed.more_prompts) prompt_tokens += more.size();
-  if (const auto over = s.tenants_.spend(tenant, prompt_tokens, s.loop_.now()))
+  if (const auto over = s.tenants_.spend(tenant, prompt_tokens, s.loop_.now())) {
+    end_server_span(span, x, id, 429, over->why, s.loop_.now());
     return refuse_over(s, x, id, *over);
+  }
   // A request may wait longer than its tenant's others, not less.
   if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
   g.priority += s.tenants_.at(tenant).priority;
@@ -194,6 +232,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
                       parsed.continuous_usage);
   const auto a = std::make_shared<Answer>(s, x, std::move(parsed), std::move(writer));
   a->id = id;
+  a->span = std::move(span);
   a->tenant = tenant;
   a->prompt_tokens = prompt_tokens;
   a->asks.push_back(std::move(g));
@@ -255,9 +294,9 @@ ResponseSink ApiServer::Answer::sink(size_t choice) {
                                const std::vector<TokenLogprobs>& logprobs) {
     a->tokens(choice, p, t, logprobs);
   };
-  sink.on_upstream_bytes = [a](const Progress& p, int status, const std::string& type,
+  sink.on_upstream_bytes = [a](const Progress& p, int answered, const std::string& type,
                                std::string_view bytes) {
-    a->on_upstream_bytes(p, status, type, bytes);
+    a->on_upstream_bytes(p, answered, type, bytes);
   };
   sink.on_done = [a, choice](const Progress& p, const std::optional<RequestError>& f) {
     a->done(choice, p, f);
@@ -265,8 +304,9 @@ ResponseSink ApiServer::Answer::sink(size_t choice) {
   return sink;
 }
 
-void ApiServer::Answer::close() {
+void ApiServer::Answer::close(const std::string& error) {
   over = true;
+  end_server_span(span, x, id, status, error, s.loop_.clock().now());
   const uint64_t output = output_tokens();
   s.tenants_.ended(tenant, output, s.loop_.now());
   const std::string& name = s.tenants_.at(tenant).name;
@@ -287,7 +327,8 @@ void ApiServer::Answer::cancel_all(const std::string& reason) {
 void ApiServer::Answer::give_up(const std::string& reason) {
   if (over) return;
   const auto self = shared_from_this();  // the jobs' sinks go
-  close();
+  status = 499;
+  close(reason);
   cancel_all(reason);
 }
 
@@ -335,10 +376,11 @@ void ApiServer::Answer::tokens(size_t choice, const Progress& p, const std::vect
 }
 
 // Passes an external engine's answer on unchanged.
-void ApiServer::Answer::on_upstream_bytes(const Progress& p, int status, const std::string& type,
+void ApiServer::Answer::on_upstream_bytes(const Progress& p, int answered, const std::string& type,
                                           std::string_view bytes) {
   if (over) return;
-  if (!started) x.start(status, type, headers(p));
+  if (!started) x.start(answered, type, headers(p));
+  status = answered;
   started = proxied = true;
   choices[0].output_tokens = p.output_tokens;
   x.write(std::string(bytes));
@@ -372,7 +414,8 @@ void ApiServer::Answer::done(size_t choice, const Progress& p,
 
 // One choice's failure is the request's.
 void ApiServer::Answer::failed(const Progress& p, const RequestError& e) {
-  close();
+  status = e.status;
+  close(e.what);
   cancel_all("another choice of the request failed");
   if (proxied && !request.stream) return;  // cut: the client sees that it is not whole
   const ApiError error{e.status, e.what, e.param, e.code};

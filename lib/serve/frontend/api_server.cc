@@ -76,6 +76,9 @@ void ApiServerOptions::describe(OptionList& v) {
   v("http-without-keys", http_without_keys,
     "serve beyond loopback without --api-keys: all who reach the port may send prompts");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
+  v("otlp-ratio", otlp_ratio,
+    "share of the requests whose spans --otlp gets, 0 to 1, of those that bring no trace of their "
+    "own; others are recorded where their traceparent says so");
   v("tokenize-wait", tokenize_wait,
     "longest wait for an external engine's own tokens of a prompt; 0s: engines are not asked");
 }
@@ -86,6 +89,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   if (options.tokenize_wait.count() < 0)
     return fail(Code::kInvalid, "--tokenize-wait %s, want 0s or more",
                 to_text(options.tokenize_wait).c_str());
+  if (!(options.otlp_ratio >= 0) || options.otlp_ratio > 1)
+    return fail(Code::kInvalid, "--otlp-ratio %g, want 0 to 1", options.otlp_ratio);
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or no client can connect");
   MC_TRY_(check_address(options));
@@ -129,6 +134,8 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
     : loop_(loop),
       conductor_(conductor),
       metrics_(metrics),
+      tracer_(options.tracer),
+      trace_ratio_(options.otlp_ratio),
       coalesce_(options.coalesce),
       tenants_(std::move(tenants)),
       keys_file_(options.api_keys),

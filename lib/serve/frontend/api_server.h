@@ -39,6 +39,7 @@
 #include "serve/frontend/openai_proxied.h"
 #include "serve/frontend/tenants.h"
 #include "serve/frontend/text_work.h"
+#include "telemetry/tracer.h"
 
 namespace mc::serve {
 
@@ -54,6 +55,8 @@ struct ApiServerOptions {
   uint64_t seed = fresh_seed();  // of the seeds that requests do not name, no option
   bool coalesce = false;
   Duration tokenize_wait = std::chrono::milliseconds(100);
+  double otlp_ratio = 1;
+  telemetry::Tracer* tracer = nullptr;  // outlives the server; no option; nullptr: no spans
   void describe(OptionList& v);
 };
 
@@ -112,6 +115,7 @@ class ApiServer {
   void dispatch(const http::Exchange& x);
 
   // api_completion.cc
+  telemetry::OpenSpan begin_span(const http::Exchange& x);
   void completion(const http::Exchange& x, Tenants::Index tenant);
   void read_request(const http::Exchange& x, Tenants::Index tenant, const std::string& path,
                     std::function<void(tl::expected<ParsedRequest, ApiError>*)> then);
@@ -119,6 +123,8 @@ class ApiServer {
   io::Loop& loop_;
   Conductor& conductor_;
   Metrics& metrics_;
+  telemetry::Tracer* const tracer_;
+  const double trace_ratio_;
   const bool coalesce_;
   Tenants tenants_;
   std::optional<ApiKey> monitor_key_;

@@ -14,6 +14,7 @@
 #include "serve/protocol/cache_control.h"
 #include "serve/protocol/proxied_request.h"
 #include "serve/protocol/sampling_controls.h"
+#include "telemetry/trace_context.h"
 
 namespace mc::serve {
 
@@ -40,6 +41,7 @@ struct GenerateRequest {
   uint32_t top_k = 0;
   double top_p = 1;
   SamplingControls controls;
+  telemetry::TraceContext trace;  // of the span above; not valid: none is known
   // For external engines; without it only own workers are chosen.
   std::shared_ptr<const ProxiedRequest> proxied;
   std::optional<RequestError> refusal;  // why own workers cannot: only external engines are chosen

@@ -10,6 +10,20 @@ void Sequence::append(int32_t token, uint32_t block_tokens) {
   tokens.push_back(token);
 }
 
+void Sequence::end_span(Time now, const std::string& error) {
+  if (!span) return;
+  if (arrived != Time{}) span.step("wait for KV", reserved, arrived);
+  if (joined != Time{}) {
+    span.step("wait for batch", verified, joined);
+    span.step("generate", joined, now, {{"mc.output_tokens", int64_t{answered}}});
+  }
+  span.end("decode", now,
+           {{"mc.request", request},
+            {"mc.prompt_tokens", static_cast<int64_t>(prompt)},
+            {"mc.recomputed", recomputed}},
+           error, telemetry::SpanKind::kServer);
+}
+
 BlockHash Sequence::block_key(size_t block, uint32_t block_tokens) const {
   if (block + 1 < parents.size()) return parents[block + 1];
   return chain_hash(parents[block], std::span<const int32_t>(tokens).subspan(block * block_tokens));

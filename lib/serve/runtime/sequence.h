@@ -9,6 +9,7 @@
 #include "serve/engine/engine.h"
 #include "serve/kvcache/block_manager.h"
 #include "serve/protocol/messages.h"
+#include "telemetry/tracer.h"
 
 namespace mc::serve {
 
@@ -33,6 +34,9 @@ struct Sequence {
   bool ended = false;       // the conductor knows, or aborted it
   int busy = 0;             // compute jobs and transfers that use it
   Time reserved{}, arrived{}, verified{}, joined{};
+  uint32_t answered = 0;        // tokens sent to the conductor
+  telemetry::OpenSpan span;     // from its reservation to its end
+  telemetry::OpenSpan receive;  // of the KV, below its transfer
 
   size_t generated() const { return tokens.size() - prompt; }
   SequenceView view() const { return {tokens, parents, blocks}; }
@@ -41,6 +45,8 @@ struct Sequence {
   BlockHash block_key(size_t block, uint32_t block_tokens) const;
   // Appends a token; if it begins a block, the block gets its parent's digest.
   void append(int32_t token, uint32_t block_tokens);
+  // Records the span and its steps, once.
+  void end_span(Time now, const std::string& error = {});
 };
 using SequencePtr = std::shared_ptr<Sequence>;
 

@@ -28,7 +28,7 @@ Result<> check_pooled(const std::vector<uint32_t>& blocks, size_t prompt_blocks,
 
 }  // namespace
 
-Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
+Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m, const rpc::Call& call) {
   auto it = sequences_.find(m.request);
   if (it == sequences_.end() || it->second->guard != m.guard)
     return fail(Code::kNotFound, "request '%s' does not wait for KV here",
@@ -45,6 +45,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
   }
   if (s->recomputed) return rpc::Empty{};  // too late: the same bytes are computed here
   s->arrived = loop_.now();
+  s->receive = {config_.tracer, telemetry::from_wire(call.trace_id), s->arrived};
   if (m.pool.empty())
     verify(s);
   else
@@ -185,6 +186,7 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
   --s->busy;
   if (s->ended) return try_free(s);
   s->verified = loop_.now();
+  s->receive.end("receive", s->verified, {{"mc.bad_blocks", static_cast<int64_t>(bad_blocks)}});
   if (bad_blocks > 0) {
     kv_errors_.add(bad_blocks);
     fail_sequence(s,

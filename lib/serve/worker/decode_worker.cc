@@ -66,10 +66,15 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
         &metrics.gauge("mc_engine_blocks", "KV blocks by state", {{"state", state}});
-  server.on<Reserve>([this](const Reserve& m, const rpc::Call& c) { return reserve(m, c.now); });
+  metrics
+      .gauge("vllm:cache_config_info", "the shape of the KV cache",
+             {{"block_size", std::to_string(engine.block_tokens())},
+              {"num_gpu_blocks", std::to_string(config.blocks)}})
+      .set(1);
+  server.on<Reserve>([this](const Reserve& m, const rpc::Call& c) { return reserve(m, c); });
   server.on_later<KvOffer>([this](const KvOffer& m, const rpc::Call&,
                                   const rpc::Reply<rpc::Empty>& reply) { offered(m, reply); });
-  server.on<KvReady>([this](const KvReady& m, const rpc::Call&) { return kv_ready(m); });
+  server.on<KvReady>([this](const KvReady& m, const rpc::Call& c) { return kv_ready(m, c); });
   server.on<KvFailed>([this](const KvFailed& m, const rpc::Call&) { return kv_failed(m); });
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
   ticker_ = loop_.every(kExpiry, [this] {
@@ -138,7 +143,8 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   return {};
 }
 
-Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
+Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& call) {
+  const Time now = call.now;
   MC_TRY_(check(m));
   const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   const uint32_t tokens = engine_.block_tokens();
@@ -175,6 +181,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   r.guard_offset = core_->guard_offset(s->slot);
   r.guard = s->guard;
   s->reserved = now;
+  s->span = {config_.tracer, telemetry::from_wire(call.trace_id), now};
   Duration patience =
       m.kv_deadline_ms > 0 ? std::chrono::milliseconds(m.kv_deadline_ms) : config_.kv_deadline;
   if (config_.recompute_after.count() > 0) patience = std::min(patience, config_.recompute_after);
@@ -189,6 +196,7 @@ Result<rpc::Empty> DecodeWorker::abort(const Abort& m) {
   if (it == sequences_.end() || it->second->ended) return rpc::Empty{};
   log_debug("decode", "request %s aborted: %s", m.request.c_str(), m.reason.c_str());
   to_conductors_.drop(it->second->conductor, m.request);
+  it->second->end_span(loop_.now(), m.reason);
   end(SequencePtr(it->second));
   return rpc::Empty{};
 }
@@ -269,6 +277,7 @@ void DecodeWorker::deliver(const std::vector<SequencePtr>& batch, Drawn& drawn) 
       continue;
     }
     generated_.add();
+    ++s->answered;
     batch_.advanced(s->request);
     TokenUpdate u;
     u.request = s->request;
@@ -297,6 +306,7 @@ void DecodeWorker::fail_sequence(const SequencePtr& s, const std::string& why, u
   u.error = why;
   u.kv_errors = kv_errors;
   const std::string conductor = s->conductor;
+  s->end_span(loop_.now(), why);
   end(s);
   to_conductors_.send(conductor, {std::move(u)});
 }
@@ -304,6 +314,7 @@ void DecodeWorker::fail_sequence(const SequencePtr& s, const std::string& why, u
 void DecodeWorker::end(const SequencePtr& s) {
   if (s->ended) return;
   s->ended = true;
+  s->end_span(loop_.now());
   batch_.remove(s->request);
   if (!s->settled) {
     // From now on the guard refuses writes of the prefill side. A write in flight may still land,

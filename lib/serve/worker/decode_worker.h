@@ -40,6 +40,7 @@
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
 #include "serve/worker/token_sender.h"
+#include "telemetry/tracer.h"
 #include "xfer/engine.h"
 
 namespace mc::serve {
@@ -57,6 +58,7 @@ struct DecodeConfig {
   bool cache_answers = true;                              // the KV of generated tokens
   store::ClientOptions store;                             // master empty: no pool
   TraceEvents* trace = nullptr;                           // outlives the worker; nullptr: no trace
+  telemetry::Tracer* tracer = nullptr;                    // outlives the worker; nullptr: no spans
 };
 
 class DecodeWorker {
@@ -85,8 +87,8 @@ class DecodeWorker {
  private:
   DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
                const DecodeConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core);
-  Result<Reservation> reserve(const Reserve& m, Time now);
-  Result<rpc::Empty> kv_ready(const KvReady& m);
+  Result<Reservation> reserve(const Reserve& m, const rpc::Call& call);
+  Result<rpc::Empty> kv_ready(const KvReady& m, const rpc::Call& call);
   Result<rpc::Empty> kv_failed(const KvFailed& m);
   Result<> check(const Reserve& m) const;
   // KV that arrives, in decode_receive.cc.

@@ -210,6 +210,7 @@ void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t 
   if (first == last || job->own) return;
   ++job->busy;
   job->done.kv_bytes += (last - first) * bytes;
+  if (!job->transfer) job->transfer = job->span.child(loop_.clock().now());
   const uint32_t layers =
       sender_->granularity() == SendGranularity::kPrompt ? engine_.spec().layers : 1;
   const Time begun = loop_.clock().now();
@@ -246,12 +247,36 @@ void PrefillWorker::deliver(const JobPtr& job) {
   };
   std::sort(job->kv.pooled.begin(), job->kv.pooled.end());
   decode->call(KvReady{job->kv.request, job->kv.peer.guard.expected, job->kv.pooled},
-               config_.peer_budget, answered);
+               config_.peer_budget, answered, telemetry::to_wire(job->transfer.context()));
 }
 
 void PrefillWorker::trace(const char* track, const std::string& name, const Job& job, Time begin,
                           Time end) {
   if (config_.trace != nullptr) config_.trace->span(track, name, begin, end, job.kv.request);
+}
+
+// Records the spans of a request that is delivered, or has failed.
+void PrefillWorker::Job::end_spans(Time now) {
+  if (!span) return;
+  const std::string why = failure ? failure->what : "";
+  const bool began = started != Time{}, computes = computing != Time{},
+             has_all = computed != Time{};
+  span.step("queue", queued, began ? started : now);
+  if (began && done.pool_tokens + done.peer_tokens > 0)
+    span.step("fetch", started, computes ? computing : now,
+              {{"mc.pool_tokens", int64_t{done.pool_tokens}},
+               {"mc.peer_tokens", int64_t{done.peer_tokens}}});
+  if (computes)
+    span.step("compute", computing, has_all ? computed : now,
+              {{"mc.computed_tokens", static_cast<int64_t>(prompt.size() - done.cached_tokens)}});
+  transfer.end("transfer", now,
+               {{"mc.to", kv.decode}, {"mc.bytes", static_cast<int64_t>(done.kv_bytes)}}, why,
+               telemetry::SpanKind::kClient);
+  span.end("prefill", now,
+           {{"mc.request", kv.request},
+            {"mc.prompt_tokens", static_cast<int64_t>(prompt.size())},
+            {"mc.cached_tokens", int64_t{done.cached_tokens}}},
+           why, telemetry::SpanKind::kServer);
 }
 
 void PrefillWorker::delivered(const JobPtr& job) {
@@ -275,6 +300,7 @@ void PrefillWorker::delivered(const JobPtr& job) {
   counters_.load.observe(d.load_ms / 1000);
   counters_.prefill.observe(d.prefill_ms / 1000);
   counters_.transfer.observe(d.transfer_ms / 1000);
+  job->end_spans(now);
   if (job->reply) (*job->reply)(d);
   job->reply.reset();
   if (job->committed_early) (void)commit({job->tx, job->kv.request});

@@ -99,8 +99,10 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       .set(1);
   server.on<TxAllocate>(
       [this](const TxAllocate& m, const rpc::Call& call) { return allocate(m, call.now); });
-  server.on_later<Prefill>([this](const Prefill& m, const rpc::Call&,
-                                  const rpc::Reply<PrefillDone>& reply) { prefill(m, reply); });
+  server.on_later<Prefill>(
+      [this](const Prefill& m, const rpc::Call& call, const rpc::Reply<PrefillDone>& reply) {
+        prefill(m, call, reply);
+      });
   server.on<TxCommit>([this](const TxCommit& m, const rpc::Call&) { return commit(m); });
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
   server.on<Snapshot>([this](const Snapshot& m, const rpc::Call&) -> Result<KvSnapshot> {
@@ -236,7 +238,8 @@ PrefillWorker::JobPtr PrefillWorker::find(TxId tx, const std::string& request) c
   return it == jobs_.end() ? nullptr : it->second;
 }
 
-void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply) {
+void PrefillWorker::prefill(const Prefill& m, const rpc::Call& call,
+                            const rpc::Reply<PrefillDone>& reply) {
   const JobPtr job = find(m.tx, m.request);
   if (job == nullptr)
     return reply.error(
@@ -251,6 +254,7 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   job->stage = Stage::kQueued;
   job->reply = reply;
   job->queued = loop_.clock().now();
+  job->span = {config_.tracer, telemetry::from_wire(call.trace_id), job->queued};
   const size_t here = std::max(*hits, blocks_.find(job->tx)->valid);
   queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now(),
               job->priority);
@@ -315,6 +319,7 @@ void PrefillWorker::fail_job(const JobPtr& job, Error error) {
   }
   queue_.remove(job->kv.request);
   job->failure = std::move(error);
+  job->end_spans(loop_.clock().now());
   if (job->reply) job->reply->error(*job->failure);
   job->reply.reset();
   settle(job);

@@ -41,6 +41,7 @@
 #include "serve/runtime/batcher.h"
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
+#include "telemetry/tracer.h"
 #include "xfer/engine.h"
 
 namespace mc::serve {
@@ -59,7 +60,8 @@ struct PrefillConfig {
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
   OpenPool pool = open_store_pool;
-  TraceEvents* trace = nullptr;  // outlives the worker; nullptr: no trace
+  TraceEvents* trace = nullptr;         // outlives the worker; nullptr: no trace
+  telemetry::Tracer* tracer = nullptr;  // outlives the worker; nullptr: no spans
   // For the head of a pipeline, whose engine has the first slice of the layers: control addresses
   // of the other stages in order (empty: no pipeline), the whole model's fingerprint, and how long
   // a stage may be silent.
@@ -140,6 +142,9 @@ class PrefillWorker {
     bool in_pipeline = false;      // the other stages know it
     bool lost = false;             // a stage failed: it may still be sending
     Time queued{}, started{}, computing{}, computed{};
+    telemetry::OpenSpan span;      // from queued on
+    telemetry::OpenSpan transfer;  // below it: from the first block sent until all are there
+    void end_spans(Time now);
   };
   using JobPtr = std::shared_ptr<Job>;
 
@@ -151,7 +156,7 @@ class PrefillWorker {
   Result<> check(const TxAllocate& m) const;
   bool is_own(const Reservation& target) const;
   JobPtr find(TxId tx, const std::string& request) const;  // tx 0: by request
-  void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
+  void prefill(const Prefill& m, const rpc::Call& call, const rpc::Reply<PrefillDone>& reply);
   void hint(const Job& job, size_t here);
   Result<TxCommitted> commit(const TxCommit& m);
   // Between prefill workers, in prefill_remote_prefix.cc.
