@@ -9,6 +9,7 @@
 #include "cmd/command.h"
 #include "sched/pool_index.h"
 #include "sched/prefill_order.h"
+#include "serve/worker/decode_memory.h"
 
 namespace mc {
 
@@ -44,6 +45,14 @@ void WorkerProgram::describe(OptionList& v) {
     "keep the KV of generated tokens for prompts that begin with them, as the next turn of a chat: "
     "in the pool, and with role both here too",
     {"on", "off"});
+  v("preempt", preempt,
+    "what becomes of the KV of the youngest answers when blocks run out: copied to host memory or "
+    "put into the pool (swap), computed again (recompute), or what is predicted to be faster "
+    "(auto); off: each request takes the blocks of its prompt and its whole answer at once",
+    serve::kPreemptModes);
+  v("watermark", watermark,
+    "share of the blocks that new requests leave free for answers that grow");
+  v("swap-memory", swap_memory, "host memory for the KV of preempted requests");
   v("stage", stage,
     "I/N: this process is stage I of a pipeline of N that computes prompts, and has that slice of "
     "the layers; it joins no conductor; empty: all layers, or those of the head of --cpp-group");
@@ -79,6 +88,8 @@ Result<> WorkerProgram::check() const {
     return fail(Code::kInvalid, "--pool-timeout: want more than 0, as 2s");
   if (conductor_timeout <= Duration::zero())
     return fail(Code::kInvalid, "--conductor-timeout: want more than 0, as 60s");
+  if (!(watermark >= 0 && watermark <= 0.5))
+    return fail(Code::kInvalid, "--watermark %s: want 0 to 0.5", number_text(watermark).c_str());
   if ((!stage.empty() || !cpp_group.empty()) && role != "prefill")
     return fail(Code::kInvalid, "--stage and --cpp-group are for --role prefill, not %s",
                 escape(role).c_str());
@@ -145,6 +156,9 @@ serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
   c.kv_deadline = kv_deadline;
   c.recompute_after = recompute_after;
   c.cache_answers = cache_answers == "on";
+  c.preempt = preempt;
+  c.watermark = watermark;
+  c.swap_bytes = swap_memory.n;
   c.conductor_timeout = conductor_timeout;
   c.peer_timeout = transfer.peer_timeout;
   c.store.master = worker.master;
@@ -279,6 +293,7 @@ serve::Heartbeat WorkerShell::identity(const serve::RoleInstance& instance) cons
                                          : options_.pool_reuse == "auto" ? sched::PoolUse::kAuto
                                                                          : sched::PoolUse::kNever);
   me.ageing = options_.ageing;
+  if (me.role == "prefill") me.chunk_tokens = options_.chunk_tokens;
   return me;
 }
 

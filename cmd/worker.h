@@ -35,6 +35,9 @@ struct WorkerProgram {
   double ageing = 0.1;
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
   std::string cache_answers = "on";
+  std::string preempt = "auto";
+  double watermark = 0.01;
+  Bytes swap_memory{uint64_t{1} << 30};
   std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
   std::vector<std::string> cpp_group;  // for the head: the other stages' control addresses
   Duration pool_timeout = std::chrono::seconds(2);

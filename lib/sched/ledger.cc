@@ -30,7 +30,10 @@ void Ledger::finish(uint64_t job, Time now) {
   if (it == jobs_.end()) return;
   tokens_ -= it->tokens;
   const bool ran = it == jobs_.begin();
-  if (!ran) behind_ -= it->length;
+  if (!ran) {
+    behind_ -= it->length;
+    if (gives_way(it->work(), now)) started_ = std::min(started_ + it->length, now);  // it waited
+  }
   jobs_.erase(it);
   if (ran) take_next(now);
 }
@@ -53,11 +56,29 @@ Duration Ledger::first_left(Time now) const {
   return jobs_.empty() ? Duration{0} : std::max(first_ends() - now, Duration{0});
 }
 
+// Whether the job that runs waits for this one after its present chunk.
+bool Ledger::gives_way(const PrefillWork& to, Time now) const {
+  if (order_.chunk_tokens == 0 || jobs_.empty()) return false;
+  PrefillWork first = jobs_.front().work();
+  first.left_ms = to_ms(first_left(now));
+  return !stays_before(first, to, order_);
+}
+
+// What `mine` waits for the job that runs.
+Duration Ledger::running_left(const PrefillWork& mine, Time now) const {
+  const Duration left = first_left(now);
+  if (!gives_way(mine, now)) return left;
+  const Job& first = jobs_.front();
+  const double chunks =
+      std::max(1.0, static_cast<double>(first.tokens) / static_cast<double>(order_.chunk_tokens));
+  return std::min(left, from_seconds(to_seconds(first.length) / chunks));
+}
+
 Duration Ledger::before(uint64_t job, Time now) const {
   const auto it =
       std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == job; });
   if (it == jobs_.begin() && it != jobs_.end()) return {};
-  Duration sum = first_left(now);
+  Duration sum = it == jobs_.end() ? first_left(now) : running_left(it->work(), now);
   for (size_t i = 1; i < jobs_.size(); ++i) {
     const bool earlier = it == jobs_.end() || i < static_cast<size_t>(it - jobs_.begin());
     if (jobs_[i].id == job) continue;
@@ -82,11 +103,12 @@ void Ledger::correct(uint64_t job, double ms, Time now) {
 
 double Ledger::wait_ms(Time now, double ms, int64_t priority) const {
   if (!overtakes_ && priority >= 0) return wait_ms(now);
-  Duration skipped{0};  // of the jobs that it overtakes
   const PrefillWork mine{ms, now, true, priority};
+  const Duration running = running_left(mine, now);
+  Duration skipped = first_left(now) - running;  // and of the jobs that it overtakes
   for (size_t i = 1; i < jobs_.size(); ++i)
     if (!stays_before(jobs_[i].work(), mine, order_)) skipped += jobs_[i].length;
-  return std::max(wait_ms(now) - to_ms(skipped), to_ms(first_left(now)));
+  return std::max(wait_ms(now) - to_ms(skipped), to_ms(running));
 }
 
 double Ledger::wait_ms(Time now) const {

@@ -2,8 +2,9 @@
 //
 // A request is charged when it is sent there. The elapsed part of the running job is subtracted.
 // The node's own answers correct the sum, as other conductors send it work too. One job runs at a
-// time, to its end. The next is the one that the node takes (sched/prefill_order.h); a new job
-// waits only for those that go before it.
+// time, to its end, unless the node chooses anew after each chunk. The next is the one that the
+// node takes (sched/prefill_order.h); a new job waits only for those that go before it, and for a
+// chunk of the one that runs.
 //
 // Thread: one owner. Pure: time is an argument. Source: Mooncake paper section 4.1.
 #pragma once
@@ -51,6 +52,8 @@ class Ledger {  // of one node
   };
   Duration before(uint64_t job, Time now) const;
   Duration first_left(Time now) const;
+  bool gives_way(const PrefillWork& to, Time now) const;
+  Duration running_left(const PrefillWork& mine, Time now) const;
   void take_next(Time now);
   Duration correction(Time now) const;
 

@@ -22,6 +22,7 @@ inline const std::vector<std::string> kPrefillOrders = {"fcfs", "srpf"};
 struct PrefillOrder {
   bool srpf = false;  // else first come, first served
   double ageing = 0.1;
+  uint64_t chunk_tokens = 0;  // the node chooses anew after so many; 0: a prompt runs to its end
 };
 
 struct PrefillWork {

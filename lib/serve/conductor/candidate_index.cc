@@ -17,10 +17,20 @@ sched::PrefillView prefill_view(const Worker& w, uint32_t match, double work_ms,
           .pool = w.pool};
 }
 
-sched::DecodeView decode_view(const Worker& w, uint64_t blocks) {
+uint64_t blocks_reserved(const Worker& w, const DecodeNeed& need) {
+  return w.load.growth > 0 ? need.prompt : need.whole;
+}
+
+int64_t room_of(const Worker& w) {
+  const auto n = [](uint64_t blocks) { return static_cast<int64_t>(blocks); };
+  const uint64_t kept = w.load.growth > 0 ? w.load.growth - 1 : 0;
+  return n(w.load.blocks_free) - n(w.reserved_blocks) - n(kept);
+}
+
+sched::DecodeView decode_view(const Worker& w, const DecodeNeed& need) {
   return {.name = w.node,
-          .usable = !w.draining && blocks <= w.load.blocks_total,
-          .room = w.load.blocks_free >= w.reserved_blocks + blocks,
+          .usable = !w.draining && need.whole <= w.load.blocks_total,
+          .room = room_of(w) >= static_cast<int64_t>(blocks_reserved(w, need)),
           .requests = w.requests,
           .context_tokens = w.context_tokens};
 }
@@ -36,6 +46,7 @@ void CandidateIndex::rebuild(const WorkerRegistry& workers) {
   by_number_.clear();
   numbers_.clear();
   odd_.clear();
+  growing_.clear();
   std::map<sched::PoolUse, size_t> uses;
   for (const auto& [node, w] : workers.all()) {
     if (w->prefill) {
@@ -57,12 +68,14 @@ void CandidateIndex::rebuild(const WorkerRegistry& workers) {
 void CandidateIndex::look_at(const Worker& w, Time now) {
   if (!w.prefill) {
     const uint32_t number = numbers_.at(w.node);
-    const auto room =
-        static_cast<int64_t>(w.load.blocks_free) - static_cast<int64_t>(w.reserved_blocks);
+    if (w.load.growth > 0)
+      growing_.insert(number);
+    else
+      growing_.erase(number);
     if (w.draining)
       decodes_->drop(number);
     else
-      decodes_->put(number, w.requests, w.context_tokens, room);
+      decodes_->put(number, w.requests, w.context_tokens, room_of(w));
   } else if (plain(w, now)) {
     odd_.erase(&w);
     prefills_->put(w.slot, sched::CandidateRank::of(w.ledger, w.requests, w.assigned));
@@ -104,7 +117,10 @@ std::optional<sched::View> CandidateIndex::pick(WorkerRegistry& workers,
     v.prefill.back().usable = usable;
   }
   for (const Worker* w : odd_) add(*w);
-  if (const auto number = decodes_->pick(need.decode)) {
+  const bool mixed = !growing_.empty() && growing_.size() != by_number_.size();
+  if (mixed) return std::nullopt;  // one list has one measure of room
+  const uint64_t room = growing_.empty() ? need.decode.whole : need.decode.prompt;
+  if (const auto number = decodes_->pick(room)) {
     v.decode.push_back(decode_view(*by_number_[*number], need.decode));
     if (!v.decode.back().usable) return std::nullopt;
   }

@@ -19,10 +19,17 @@
 
 namespace mc::serve {
 
+// Blocks of a decode worker for a request: those of prompt and answer, and those of the prompt.
+struct DecodeNeed {
+  uint64_t whole = 0, prompt = 0;
+};
+uint64_t blocks_reserved(const Worker& w, const DecodeNeed& need);  // what that worker takes of it
+int64_t room_of(const Worker& w);                                   // blocks for new requests
+
 // A worker as choose() sees it. `blocks`: what it would lock for the request.
 sched::PrefillView prefill_view(const Worker& w, uint32_t match, double work_ms, int64_t priority,
                                 uint64_t blocks, Time now);
-sched::DecodeView decode_view(const Worker& w, uint64_t blocks);
+sched::DecodeView decode_view(const Worker& w, const DecodeNeed& need);
 
 class CandidateIndex {
  public:
@@ -32,7 +39,8 @@ class CandidateIndex {
       : options_(std::move(options)), cost_(cost) {}
 
   struct Need {  // blocks that a request locks
-    uint64_t prefill = 0, decode = 0;
+    uint64_t prefill = 0;
+    DecodeNeed decode;
   };
   // Returns: nothing when the decision needs all workers.
   std::optional<sched::View> pick(WorkerRegistry& workers, const sched::Matches& matches,
@@ -51,6 +59,7 @@ class CandidateIndex {
   std::optional<sched::DecodeShortlist> decodes_;
   std::vector<const Worker*> by_slot_, by_number_;  // prefill, decode
   std::map<NodeId, uint32_t> numbers_;              // of decode workers
+  std::set<uint32_t> growing_;                      // of those: WorkerLoad::growth is above 0
   std::set<const Worker*> odd_;                     // prefill workers that no list has
 };
 

@@ -192,12 +192,13 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, const GenerateReq
   sched::View v;
   v.pool =
       pool_->index().match(tags, match.empty() ? 0 : *std::max_element(match.begin(), match.end()));
+  const DecodeNeed need{blocks_needed(false, tokens, ask.max_tokens),
+                        blocks_needed(true, tokens, 0)};
   for (const auto& [node, w] : workers_.all()) {
-    const uint64_t need = blocks_needed(w->prefill, tokens, ask.max_tokens);
     const bool full = ask.refusal || (job != nullptr && job->full.contains(node));
     if (w->prefill) {
       const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
-      v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, need, now));
+      v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, need.prompt, now));
       if (full) v.prefill.back().usable = false;
     } else {
       v.decode.push_back(decode_view(*w, need));
@@ -223,8 +224,8 @@ sched::View Conductor::short_view(const Job& job) {
   const uint64_t n = job.ask.tokens();
   if (!job.ask.refusal && job.full.empty() && job.avoid.empty() && job.ask.priority == 0 &&
       external_->all().empty()) {
-    const CandidateIndex::Need need{blocks_needed(true, n, job.ask.max_tokens),
-                                    blocks_needed(false, n, job.ask.max_tokens)};
+    const uint64_t prompt = blocks_needed(true, n, 0);
+    const CandidateIndex::Need need{prompt, {blocks_needed(false, n, job.ask.max_tokens), prompt}};
     const sched::Matches matches = index_.matches(job.tags, workers_.slots());
     auto few = candidates_.pick(
         workers_, matches, {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());

@@ -139,7 +139,8 @@ void Conductor::start(Job& job) {
   ++q.assigned;
   ++q.requests;
   q.context_tokens += n;
-  q.reserved_blocks += blocks_needed(false, n, job.ask.max_tokens);
+  q.reserved_blocks +=
+      blocks_reserved(q, {blocks_needed(false, n, job.ask.max_tokens), blocks_needed(true, n, 0)});
   forecast_.dispatched(job.id, n, loop_.now() + from_seconds(d.ttft_ms() / 1e3));
   job.charged = true;
   job.guess =

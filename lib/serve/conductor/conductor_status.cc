@@ -176,13 +176,13 @@ Json Conductor::route(const GenerateRequest& request) const {
     j["refused"] = {{"why", r.why}, {"retry_after_s", to_seconds(r.retry_after)}};
   }
   Json decodes = Json::array();
-  const uint64_t blocks = blocks_needed(false, n, request.max_tokens);
+  const DecodeNeed need{blocks_needed(false, n, request.max_tokens), blocks_needed(true, n, 0)};
   for (const auto& [node, w] : workers_.all()) {
     if (w->prefill) continue;
     if (decodes.size() == d.decode && d.verdict == sched::Verdict::kAccept) j["decode"] = node;
     decodes.push_back({{"name", node},
-                       {"usable", !w->draining && blocks <= w->load.blocks_total},
-                       {"room", w->load.blocks_free >= w->reserved_blocks + blocks},
+                       {"usable", decode_view(*w, need).usable},
+                       {"room", decode_view(*w, need).room},
                        {"requests", w->requests},
                        {"tbt_ms", cost_.step_ms(w->requests + 1, w->context_tokens + n)}});
   }

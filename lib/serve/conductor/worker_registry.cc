@@ -149,7 +149,7 @@ Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
   worker->synced = !worker->prefill;
   MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Channel::kShm));
   if (worker->prefill) worker->slot = take_slot();
-  worker->ledger.set_order({beat.srpf, beat.ageing});
+  worker->ledger.set_order({beat.srpf, beat.ageing, beat.chunk_tokens});
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), escape(beat.node).c_str(),
            escape(beat.control).c_str());
   refused_.erase(beat.node);

@@ -88,6 +88,16 @@ TxId BlockManager::add(Tx tx, Time now) {
   return id;
 }
 
+Result<BlockId> BlockManager::extend(TxId tx) {
+  const auto it = txs_.find(tx);
+  if (it == txs_.end())
+    return fail(Code::kNotFound, "no transaction %016llx: ended before", static_cast<ull>(tx));
+  if (free_blocks() + cached_blocks() == 0)
+    return fail(Code::kNoSpace, "all %u blocks are in use", pool_);
+  it->second.blocks.push_back(take());
+  return it->second.blocks.back();
+}
+
 const Tx* BlockManager::find(TxId tx) const {
   const auto it = txs_.find(tx);
   return it == txs_.end() ? nullptr : &it->second;

@@ -112,6 +112,8 @@ class BlockManager {
   // Replaces blocks not yet computed by those that others computed meanwhile, and releases them.
   // Returns the hits now. After the first computed() it changes nothing.
   size_t rematch(TxId tx);
+  // Takes one more block, as its sequence grows. kNoSpace: none is free or cached.
+  Result<BlockId> extend(TxId tx);
   // Execution begins: the lease no longer applies; rematches. kNotFound: it expired.
   Result<size_t> start(TxId tx);
   // The first `upto_block` blocks hold valid KV. Full ones may be reused by others from now on.
@@ -190,12 +192,11 @@ class BlockManager {
   const uint32_t pool_, block_tokens_;
   const uint64_t seed_;
   const size_t events_max_;
-  uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0, digest_ = 0;
+  uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0, digest_ = 0, listed_ = 0;
   std::vector<Block> blocks_;  // used at least once: a large, idle pool costs nothing
   std::vector<BlockId> free_;  // of these
-  // Cached blocks by last touch, a list through the blocks, but for those that are kept.
+  // Cached blocks by last touch, a list of listed_ through the blocks, but for those that are kept.
   BlockId oldest_ = kNoBlock, youngest_ = kNoBlock;
-  size_t listed_ = 0;
   std::set<std::pair<Time, BlockId>> kept_;  // by how long
   Time now_{};                               // the latest time passed in
   BlockTable index_;

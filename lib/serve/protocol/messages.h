@@ -304,9 +304,12 @@ struct WorkerLoad {
   double queue_ms = 0;  // prefill: predicted time until a new request would start
   double tbt_ms = 0;    // decode: predicted step time of the present batch
   uint64_t queued_tokens = 0;
+  // decode: above 0, answers take blocks as they grow: a request takes those of its prompt, and
+  // growth - 1 blocks stay free. 0: it takes those of prompt and answer.
+  uint64_t growth = 0;
   static void fields(auto& a, auto& m) {
     a(m.waiting, m.running, m.blocks_total, m.blocks_free, m.blocks_cached, m.queue_ms, m.tbt_ms,
-      m.queued_tokens);
+      m.queued_tokens, m.growth);
   }
 };
 
@@ -340,11 +343,13 @@ struct Heartbeat {
   bool srpf = false;
   double ageing = 0;
   uint8_t pool_reuse = 0;  // prefill: sched::PoolUse; a pipeline has blocks of its own: never
+  uint32_t chunk_tokens =
+      0;  // prefill: it chooses a prompt anew after so many; 0: runs each to its end
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
       m.context_max, m.draining, m.load, m.events_first, m.events_last,
-      wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing,
-      m.pool_reuse);
+      wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing, m.pool_reuse,
+      m.chunk_tokens);
   }
 };
 

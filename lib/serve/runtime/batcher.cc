@@ -36,18 +36,20 @@ void PrefillQueue::set_ready(const std::string& request, bool ready) {
     if (item.request == request) item.ready = ready;
 }
 
-const PrefillItem* PrefillQueue::head(Time now) {
-  if (items_.empty()) return nullptr;
-  if (!chosen_) {
-    std::vector<sched::PrefillWork> all;
-    for (const PrefillItem& item : items_) all.push_back(work(item));
-    const auto at = sched::next_prefill(all, order_.srpf, order_.ageing, now);
-    if (at == items_.size()) return nullptr;
-    const auto it = items_.begin() + static_cast<ptrdiff_t>(at);
-    std::rotate(items_.begin(), it, it + 1);
-    chosen_ = true;
+void PrefillQueue::set_loaded(const std::string& request) {
+  for (PrefillItem& item : items_)
+    if (item.request == request) item.loaded = true;
+}
+
+const PrefillItem* PrefillQueue::head(Time now, bool unloaded) const {
+  if (running_) return nullptr;
+  std::vector<sched::PrefillWork> all;
+  for (const PrefillItem& item : items_) {
+    all.push_back(work(item));
+    if (!unloaded && !item.loaded) all.back().ready = false;
   }
-  return &items_.front();
+  const auto at = sched::next_prefill(all, order_.srpf, order_.ageing, now);
+  return at == items_.size() ? nullptr : &items_[at];
 }
 
 void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
@@ -58,9 +60,11 @@ void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
   }
 }
 
-std::optional<PrefillChunk> PrefillQueue::next(Time now) {
-  if (running_ || head(now) == nullptr) return std::nullopt;
-  PrefillItem& item = items_.front();
+std::optional<PrefillChunk> PrefillQueue::next(Time now, bool unloaded) {
+  const PrefillItem* const chosen = head(now, unloaded);
+  if (chosen == nullptr) return std::nullopt;
+  PrefillItem& item = *std::find_if(items_.begin(), items_.end(),
+                                    [&](const PrefillItem& i) { return &i == chosen; });
   PrefillChunk chunk;
   chunk.request = item.request;
   chunk.begin = item.done;
@@ -68,7 +72,7 @@ std::optional<PrefillChunk> PrefillQueue::next(Time now) {
   chunk.first = !item.started;
   chunk.last = chunk.end == item.tokens;
   chunk.predicted = timing_.chunk(chunk.begin, chunk.end, item.reused);
-  item.started = true;
+  item.started = item.loaded = true;
   item.done = chunk.end;
   running_ = chunk;
   running_since_ = now;
@@ -77,17 +81,13 @@ std::optional<PrefillChunk> PrefillQueue::next(Time now) {
 
 void PrefillQueue::finished() {
   MC_CHECK(running_.has_value());
-  const bool ended = running_->last && !items_.empty() && items_.front().started &&
-                     items_.front().request == running_->request;
-  if (ended) {
-    items_.pop_front();
-    chosen_ = false;
-  }
+  if (running_->last)  // one of that name that was queued since has not begun
+    std::erase_if(
+        items_, [&](const PrefillItem& i) { return i.started && i.request == running_->request; });
   running_.reset();
 }
 
 bool PrefillQueue::remove(const std::string& request) {
-  if (chosen_ && items_.front().request == request) chosen_ = false;
   return std::erase_if(items_, [&](const PrefillItem& i) { return i.request == request; }) > 0;
 }
 
@@ -120,9 +120,7 @@ Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused,
                                         .priority = priority});
   Duration sum = queue_time(now);
   for (const PrefillItem& item : items_)
-    if (!item.started && !(chosen_ && &item == &items_.front()) &&
-        !sched::stays_before(work(item), mine, order_))
-      sum -= remaining(item);
+    if (!sched::stays_before(work(item), mine, order_)) sum -= remaining(item);
   return std::max(sum, Duration{});
 }
 
@@ -169,18 +167,43 @@ void DecodeBatch::advanced(const std::string& request, uint64_t tokens) {
   if (it->second.state == DecodeState::kRunning) running_context_ += tokens;
 }
 
+void DecodeBatch::leave(const std::string& request, const Entry& entry) {
+  switch (entry.state) {
+    case DecodeState::kWaitingForKv: waiting_.erase({entry.deadline, request}); break;
+    case DecodeState::kReady: std::erase(ready_, request); break;
+    case DecodeState::kPreempted: --preempted_; break;
+    case DecodeState::kRunning:
+      std::erase(running_, request);
+      running_context_ -= entry.context;
+      break;
+  }
+}
+
+bool DecodeBatch::preempt(const std::string& request) {
+  const auto it = entries_.find(request);
+  if (it == entries_.end()) return false;
+  Entry& entry = it->second;
+  if (entry.state != DecodeState::kReady && entry.state != DecodeState::kRunning) return false;
+  leave(request, entry);
+  entry.state = DecodeState::kPreempted;
+  ++preempted_;
+  return true;
+}
+
+bool DecodeBatch::restored(const std::string& request) {
+  const auto it = entries_.find(request);
+  if (it == entries_.end() || it->second.state != DecodeState::kPreempted) return false;
+  --preempted_;
+  it->second.state = DecodeState::kReady;
+  ready_.push_front(request);
+  return true;
+}
+
 bool DecodeBatch::remove(const std::string& request) {
   const auto it = entries_.find(request);
   if (it == entries_.end()) return false;
   const Entry& entry = it->second;
-  if (entry.state == DecodeState::kWaitingForKv) {
-    waiting_.erase({entry.deadline, request});
-  } else if (entry.state == DecodeState::kReady) {
-    std::erase(ready_, request);
-  } else {
-    std::erase(running_, request);
-    running_context_ -= entry.context;
-  }
+  leave(request, entry);
   all_context_ -= entry.context;
   entries_.erase(it);
   return true;

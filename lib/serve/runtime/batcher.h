@@ -1,5 +1,5 @@
 // Decides what a worker computes next: the prefill queue and the decode batch.
-// The queue runs one prompt after the other, in chunks. Requests join the batch between steps and
+// The queue chooses a prompt anew for each chunk. Requests join the batch between steps and
 // leave it when they end.
 //
 // Thread: one owner (the loop's). Pure: no clock, no I/O. Units: tokens.
@@ -28,8 +28,9 @@ struct PrefillItem {
   uint64_t reused = 0;  // leading tokens that need no computing; below `tokens`
   uint64_t done = 0;    // tokens that are reused or computed
   bool started = false;
-  bool ready = true;  // its remote KV is here
-  Time since{};       // queued at
+  bool loaded = false;  // its reused KV is here: it needs nothing but computing
+  bool ready = true;    // it waits for no KV of another process
+  Time since{};         // queued at
   int64_t priority = 0;
 };
 
@@ -42,11 +43,13 @@ struct PrefillChunk {
   Duration predicted{};              // its computation
 };
 
-// Queues prompts, and runs all chunks of one before the next. The next has the lowest priority
-// number; of those, it came first or has the least left to compute (sched/prefill_order.h).
+// Queues prompts, and chooses one for each chunk: the one with the lowest priority number; of
+// those, the one that came first or has the least left to compute (sched/prefill_order.h). So a
+// prompt that goes before others waits for one chunk of theirs. Among equals a prompt runs to its
+// end.
 //
-//   while (!queue.running()) { rematch queue.head(now); queue.set_reused(...); queue.next(now); ...
-//   } when the chunk is computed: queue.finished();
+//   while (const auto* item = queue.head(now)) { rematch it; queue.set_reused(...);
+//     queue.next(now); ... } when the chunk is computed: queue.finished();
 class PrefillQueue {
  public:
   // Errors: kInvalid when chunk_tokens is not a positive multiple of block_tokens.
@@ -57,13 +60,14 @@ class PrefillQueue {
             int64_t priority = 0);
   // Whether its remote KV is here. Others may go before it while it is not.
   void set_ready(const std::string& request, bool ready);
-  // The prompt that runs or is next. The first call chooses it, later ones keep it. nullptr: none
-  // is ready.
-  const PrefillItem* head(Time now);
+  // Its reused KV is here. Before that it is chosen only if `unloaded` may be.
+  void set_loaded(const std::string& request);
+  // The prompt whose chunk is next. nullptr: none is ready, or a chunk runs.
+  const PrefillItem* head(Time now, bool unloaded = true) const;
   // More (or fewer) tokens turned out to be reusable; before the first chunk only.
   void set_reused(const std::string& request, uint64_t reused);
-  // The next chunk to compute, now running; nothing while one runs or when all is done.
-  std::optional<PrefillChunk> next(Time now);
+  // The next chunk to compute, of head(), now running; nothing while one runs or when all is done.
+  std::optional<PrefillChunk> next(Time now, bool unloaded = true);
   // The running chunk is computed. A prompt leaves the queue with its last one.
   void finished();
   // Drops a request; finished() must still follow for its running chunk. False: unknown.
@@ -75,7 +79,7 @@ class PrefillQueue {
   // Predicted wait of a prompt that is queued now and served last: the rest of the running chunk
   // and all queued prompts.
   Duration queue_time(Time now) const;
-  // The same for this prompt: those that it would overtake do not count.
+  // The same for this prompt: of those that it would overtake, only the running chunk counts.
   Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority) const;
 
  private:
@@ -87,13 +91,12 @@ class PrefillQueue {
   Timing timing_;
   uint64_t chunk_tokens_;
   PrefillOrder order_;
-  std::deque<PrefillItem> items_;  // as they came, but the chosen one is first
-  bool chosen_ = false;            // the first one is
+  std::deque<PrefillItem> items_;  // as they came
   std::optional<PrefillChunk> running_;
   Time running_since_{};
 };
 
-enum class DecodeState : uint8_t { kWaitingForKv, kReady, kRunning };
+enum class DecodeState : uint8_t { kWaitingForKv, kReady, kRunning, kPreempted };
 
 struct DecodeOptions {
   Duration tbt_slo{};      // predicted time of a step must stay within; zero: none
@@ -103,6 +106,7 @@ struct DecodeOptions {
 // The requests of a decode worker. One whose KV has not arrived is never in the batch.
 //
 //   wait -> kv_arrived -> (admit, between steps) running -> advanced ... -> remove
+//                      preempt, from there on -> restored -> (admit) running
 class DecodeBatch {
  public:
   DecodeBatch(Timing timing, DecodeOptions options)
@@ -117,6 +121,10 @@ class DecodeBatch {
   std::vector<std::string> admit();
   const std::vector<std::string>& batch() const { return running_; }  // in order of admission
   void advanced(const std::string& request, uint64_t tokens = 1);     // its context grew
+  // Its blocks are needed by others: out of the batch. False: it is neither ready nor running.
+  bool preempt(const std::string& request);
+  // Its KV is back: the next to join. False: it was not preempted.
+  bool restored(const std::string& request);
   bool remove(const std::string& request);  // it ended or was aborted, in any state; false: unknown
 
   // Requests whose KV did not come in time; they are removed.
@@ -127,6 +135,7 @@ class DecodeBatch {
   uint64_t context_tokens() const { return running_context_; }  // of the batch
   size_t waiting_for_kv() const { return waiting_.size(); }
   size_t ready() const { return ready_.size(); }
+  size_t preempted() const { return preempted_; }
   Duration step_time() const;  // predicted, of the present batch
   // Predicted with all waiting requests in the batch; the conductor plans with this.
   Duration step_time_all() const;
@@ -137,6 +146,8 @@ class DecodeBatch {
     uint64_t context = 0;
     Time deadline{};
   };
+  void leave(const std::string& request, const Entry& entry);
+
   Timing timing_;
   DecodeOptions options_;
   std::map<std::string, Entry> entries_;
@@ -144,6 +155,7 @@ class DecodeBatch {
   std::deque<std::string> ready_;
   std::vector<std::string> running_;
   uint64_t running_context_ = 0, all_context_ = 0;
+  size_t preempted_ = 0;
 };
 
 }  // namespace mc::serve

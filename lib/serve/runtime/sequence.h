@@ -2,6 +2,8 @@
 //
 // Thread: the loop's; while `busy`, tokens and parents belong to the compute thread.
 #pragma once
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +14,14 @@
 #include "telemetry/tracer.h"
 
 namespace mc::serve {
+
+// Where the KV of a sequence is.
+enum class KvPlace : uint8_t {
+  kHere,       // in its blocks, or on its way into them for the first time
+  kLeaving,    // preempted: being copied out of its blocks
+  kAway,       // preempted: it has no blocks
+  kReturning,  // being copied, fetched or computed into its new blocks
+};
 
 struct Sequence {
   std::string request, conductor;
@@ -32,13 +42,22 @@ struct Sequence {
   bool settled = false;     // the prefill side writes no more
   bool recomputed = false;  // its KV was late: computed here
   bool ended = false;       // the conductor knows, or aborted it
-  int busy = 0;             // compute jobs and transfers that use it
+  bool freed = false;       // it has no blocks and no slot any more
+  bool fencing = false;     // its guard refuses writes; it is settled when none can be in flight
+  uint64_t age = 0;         // by arrival; the youngest has the largest
+  KvPlace kv = KvPlace::kHere;
+  bool stalled = false;                  // no block for its next token
+  std::unique_ptr<std::byte[]> swapped;  // its KV, while it has no blocks
+  bool pooled = false;                   // then: the pool was given its full blocks
+  int busy = 0;                          // compute jobs and transfers that use it
   Time reserved{}, arrived{}, verified{}, joined{};
   uint32_t answered = 0;        // tokens sent to the conductor
   telemetry::OpenSpan span;     // from its reservation to its end
   telemetry::OpenSpan receive;  // of the KV, below its transfer
 
   size_t generated() const { return tokens.size() - prompt; }
+  // Leading tokens whose KV is in memory between two steps: the last generated one has none.
+  size_t written() const { return generated() > 0 ? tokens.size() - 1 : tokens.size(); }
   SequenceView view() const { return {tokens, parents, blocks}; }
   // The chained hash of a prompt block, before any token is generated. The last block's covers the
   // tokens it has, which may be fewer than a full block's.

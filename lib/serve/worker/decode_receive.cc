@@ -9,8 +9,6 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kRecomputeTokens = 256;  // at a time: batch steps run in between
-
 // Checks the pool blocks that KvReady names, for a prompt of `blocks` blocks.
 Result<> check_pooled(const std::vector<uint32_t>& blocks, size_t prompt_blocks, bool pool) {
   if (!pool)
@@ -201,47 +199,18 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
 
 // ---- what does not arrive
 
-// The KV's deadline passed, and the prefill side may be dead. Gets what the pool has of the prompt
-// and computes the rest.
-void DecodeWorker::recover(const SequencePtr& s) {
-  s->recomputed = true;
-  if (pool_ == nullptr) return recompute(s, 0);
-  std::vector<uint32_t> all(s->parents.size());
-  std::iota(all.begin(), all.end(), 0);
-  s->arrived = loop_.now();
-  fetch(s, all);
-}
-
-// Computes the prompt's KV from `begin` on, a piece at a time. A late write of the prefill side
-// does no harm: the same model makes the same bytes.
+// Computes the prompt's KV from `begin` on. A late write of the prefill side does no harm: the same
+// model makes the same bytes.
 void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
-  const size_t end = std::min(begin + kRecomputeTokens, s->prompt);
-  const Time start = loop_.clock().now();
-  const Timing timing{engine_.spec(), config_.time_scale};
-  const Time due = engine_.modelled_time() ? start + timing.chunk(begin, end, 0) : start;
-  ++s->busy;
-  const bool queued = core_->submit(
-      [this, s, begin, end] {
-        engine_.write({s->view(), begin, end});
-      },
-      [this, s, end, due] {
-        if (loop_.clock().now() >= due) return recomputed(s, end);
-        after(due, [this, s, end] { recomputed(s, end); });
-      });
-  if (queued) return;
-  --s->busy;
-  fail_sequence(s, "this worker is overloaded");
-}
-
-void DecodeWorker::recomputed(const SequencePtr& s, size_t end) {
-  --s->busy;
-  if (s->ended) return try_free(s);
-  if (end < s->prompt) return recompute(s, end);
-  recomputed_.add();
-  s->arrived = s->verified = loop_.now();
-  MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
-  MC_CHECK(batch_.kv_arrived(s->request));
-  step();
+  memory_.recompute().run(s, begin, s->prompt, [this, s](const Result<>& computed) {
+    if (s->ended) return try_free(s);
+    if (!computed) return fail_sequence(s, computed.error().what);
+    recomputed_.add();
+    s->arrived = s->verified = loop_.now();
+    MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
+    MC_CHECK(batch_.kv_arrived(s->request));
+    step();
+  });
 }
 
 void DecodeWorker::expire() {
@@ -253,10 +222,25 @@ void DecodeWorker::expire() {
       fail_sequence(s, "its KV did not arrive in time");
       continue;
     }
+    // The prefill side may be dead. Gets what the pool has of the prompt and computes the rest.
     log_warn("decode", "request %s: its KV did not arrive in time: computing it here",
              s->request.c_str());
-    recover(s);
+    s->recomputed = true;
+    if (pool_ == nullptr) {
+      recompute(s, 0);
+      continue;
+    }
+    std::vector<uint32_t> all(s->parents.size());
+    std::iota(all.begin(), all.end(), 0);
+    s->arrived = loop_.now();
+    fetch(s, all);
   }
+  const std::vector<std::string> gone = to_conductors_.tick();
+  if (gone.empty()) return;
+  std::vector<SequencePtr> its;
+  for (const auto& [request, s] : sequences_)
+    if (std::find(gone.begin(), gone.end(), s->conductor) != gone.end()) its.push_back(s);
+  for (const SequencePtr& s : its) end(s);
 }
 
 }  // namespace mc::serve

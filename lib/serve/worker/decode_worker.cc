@@ -27,6 +27,7 @@ Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::E
     MC_TRY(self->pool_,
            StoreConnector::open(loop, transfer, config.store, engine.spec().pool_name(),
                                 self->blocks_, metrics, self->shape_));
+    self->memory_.use(self->pool_.get());
   }
   return self;
 }
@@ -61,7 +62,20 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       answer_blocks_(metrics.counter("mc_engine_answer_blocks_total",
                                      "blocks with generated tokens, kept for later prompts")),
       step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
-      pulls_(loop, transfer, metrics) {
+      pulls_(loop, transfer, metrics),
+      memory_(
+          loop, *core_, engine, batch_,
+          {config.preempt, config.watermark, config.swap_bytes, config.time_scale}, metrics,
+          {.unused = [this](const SequencePtr& s) { try_free(s); },
+           .fail = [this](const SequencePtr& s, const std::string& why) { fail_sequence(s, why); },
+           .fence = [this](const SequencePtr& s) { quarantine(s); },
+           .alive =
+               [this](const SequencePtr& s) {
+                 TokenUpdate u;  // without tokens
+                 u.request = s->request;
+                 to_conductors_.send(s->conductor, {std::move(u)});
+               },
+           .step = [this] { step(); }}) {
   for (size_t i = WorkerCore::kGuardWords; i-- > 0;) free_slots_.push_back(i);
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
@@ -79,7 +93,7 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
   ticker_ = loop_.every(kExpiry, [this] {
     expire();
-    if (const auto gone = to_conductors_.tick(); !gone.empty()) conductors_gone(gone);
+    memory_.tick(loop_.now());
   });
   gauge();
 }
@@ -98,12 +112,13 @@ void DecodeWorker::after(Time when, std::function<void()> task) {
 WorkerLoad DecodeWorker::load() const {
   WorkerLoad l;
   const BlockCounts counts = blocks_.counts();
-  l.waiting = static_cast<uint32_t>(batch_.waiting_for_kv() + batch_.ready());
+  l.waiting = static_cast<uint32_t>(batch_.waiting_for_kv() + batch_.ready() + batch_.preempted());
   l.running = static_cast<uint32_t>(batch_.batch().size());
   l.blocks_total = counts.free + counts.cached + counts.used;
   l.blocks_free = counts.free + counts.cached;
   l.blocks_cached = counts.cached;
   l.tbt_ms = to_ms(batch_.step_time_all());
+  l.growth = memory_.growth();
   return l;
 }
 
@@ -113,7 +128,7 @@ void DecodeWorker::gauge() {
   block_gauges_["cached"]->set(static_cast<double>(c.cached));
   block_gauges_["used"]->set(static_cast<double>(c.used));
   running_.set(static_cast<double>(batch_.batch().size()));
-  waiting_.set(static_cast<double>(batch_.waiting_for_kv() + batch_.ready()));
+  waiting_.set(static_cast<double>(batch_.waiting_for_kv() + batch_.ready() + batch_.preempted()));
   usage_.set(static_cast<double>(c.used) / static_cast<double>(config_.blocks));
 }
 
@@ -146,33 +161,16 @@ Result<> DecodeWorker::check(const Reserve& m) const {
 Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& call) {
   const Time now = call.now;
   MC_TRY_(check(m));
-  const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
-  const uint32_t tokens = engine_.block_tokens();
-  SequencePtr s = make_sequence(m, tokens);
+  SequencePtr s = make_sequence(m, engine_.block_tokens());
   s->own = colocated_ && m.prefill == control_;
-  const size_t prompt_blocks = (m.prompt.size() + tokens - 1) / tokens;
-  BlockRequest want;
-  want.request = m.request;
-  want.blocks = (context + tokens - 1) / tokens;
-  // adopt() brings an own prompt's blocks later. A transaction needs at least one.
-  if (s->own) want.blocks = std::max<uint64_t>(want.blocks - prompt_blocks, 1);
-  want.prompt_tokens = s->own ? 0 : m.prompt.size();
-  want.lease = std::chrono::hours(1);
-  auto tx = blocks_.allocate(want, now);
-  if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())
-    tx = blocks_.allocate(want, now);
-  MC_TRY(s->tx, std::move(tx));
-  MC_TRY_(blocks_.start(s->tx));  // the KV's deadline replaces the lease
+  MC_TRY_(memory_.reserve(s, now));
   Reservation r;
   if (!s->own) r.segment = transfer_.describe();
   r.control = control_;
   r.ranks = shape_.ranks;
   r.sampling = kSamplingNow;
-  if (s->own) s->blocks.resize(prompt_blocks);
-  for (const BlockId id : blocks_.find(s->tx)->blocks) {
-    s->blocks.push_back(core_->block(id));
-    if (s->blocks.size() <= prompt_blocks) r.block_offsets.push_back(core_->block_offset(id));
-  }
+  for (size_t i = 0; !s->own && i < s->parents.size(); ++i)
+    r.block_offsets.push_back(core_->block_offset(memory_.id(*s, i)));
   s->settled = s->own;  // no other process writes
   s->slot = free_slots_.back();
   free_slots_.pop_back();
@@ -204,18 +202,26 @@ Result<rpc::Empty> DecodeWorker::abort(const Abort& m) {
 // ---- steps
 
 void DecodeWorker::step() {
-  if (stepping_) return;
+  if (std::exchange(stepping_, true)) return;
+  memory_.bring_back();
   for (const std::string& request : batch_.admit()) {
     Sequence& s = *sequences_.at(request);
+    if (s.joined != Time{}) continue;  // it was preempted
     s.joined = loop_.now();
     if (config_.trace != nullptr)
       config_.trace->span("request", "wait for KV", s.reserved, s.arrived, request);
   }
-  std::vector<SequencePtr> batch;
-  for (const std::string& request : batch_.batch()) batch.push_back(sequences_.at(request));
+  std::vector<SequencePtr> running;
+  for (const std::string& request : batch_.batch()) running.push_back(sequences_.at(request));
+  std::vector<SequencePtr> batch = memory_.grow(std::move(running));
   gauge();
-  if (batch.empty()) return;
-  stepping_ = true;
+  if (batch.empty())
+    stepping_ = false;
+  else
+    run(std::move(batch));
+}
+
+void DecodeWorker::run(std::vector<SequencePtr> batch) {
   const Time start = loop_.clock().now();
   Time due = start;
   if (engine_.modelled_time())  // after the work that the prefill instance has begun
@@ -316,22 +322,25 @@ void DecodeWorker::end(const SequencePtr& s) {
   s->ended = true;
   s->end_span(loop_.now());
   batch_.remove(s->request);
-  if (!s->settled) {
-    // From now on the guard refuses writes of the prefill side. A write in flight may still land,
-    // so the blocks wait until it must be over.
-    MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
-    std::vector<xfer::FencedRange> ranges;
-    const xfer::Memory& memory = core_->memory();
-    for (const std::byte* block : s->blocks)
-      if (block != nullptr)
-        ranges.push_back({memory.offset() + static_cast<uint64_t>(block - memory.data()),
-                          core_->block_bytes(), 0, true});
-    after(loop_.now() + 2 * config_.peer_timeout,
-          [this, request = s->request, guard = s->guard, ranges = std::move(ranges)] {
-            quarantine_over(request, guard, ranges);
-          });
-  }
+  if (!s->settled) quarantine(s);
   try_free(s);
+}
+
+// From now on the guard refuses writes of the prefill side. A write in flight may still land, so
+// the blocks wait until it must be over.
+void DecodeWorker::quarantine(const SequencePtr& s) {
+  if (std::exchange(s->fencing, true)) return;
+  MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
+  std::vector<xfer::FencedRange> ranges;
+  const xfer::Memory& memory = core_->memory();
+  for (const std::byte* block : s->blocks)
+    if (block != nullptr)
+      ranges.push_back({memory.offset() + static_cast<uint64_t>(block - memory.data()),
+                        core_->block_bytes(), 0, true});
+  after(loop_.now() + 2 * config_.peer_timeout,
+        [this, request = s->request, guard = s->guard, ranges = std::move(ranges)] {
+          quarantine_over(request, guard, ranges);
+        });
 }
 
 void DecodeWorker::quarantine_over(const std::string& request, uint64_t guard,
@@ -350,11 +359,9 @@ void DecodeWorker::quarantine_over(const std::string& request, uint64_t guard,
 }
 
 void DecodeWorker::try_free(const SequencePtr& s) {
-  if (!s->ended || !s->settled || s->busy > 0 || s->tx == 0) return;
+  if (!s->ended || !s->settled || s->busy > 0 || std::exchange(s->freed, true)) return;
   cache_answer(*s);
-  blocks_.abort(s->tx);
-  s->tx = 0;
-  for (const BlockId id : s->adopted) blocks_.unpin(id);
+  memory_.release(s);
   free_slots_.push_back(s->slot);
   sequences_.erase(s->request);
   gauge();
@@ -362,28 +369,18 @@ void DecodeWorker::try_free(const SequencePtr& s) {
 
 // Of a sequence that decoded, all tokens but the last have their KV.
 void DecodeWorker::cache_answer(const Sequence& s) {
+  if (s.kv != KvPlace::kHere) return;  // preempted
   if (!config_.cache_answers || s.joined == Time{} || (pool_ == nullptr && !colocated_)) return;
   const size_t tokens = engine_.block_tokens(), whole = (s.tokens.size() - 1) / tokens;
-  const std::vector<BlockId>& rest = blocks_.find(s.tx)->blocks;
-  const auto id = [&](size_t i) {
-    return i < s.adopted.size() ? s.adopted[i] : rest[i - s.adopted.size()];
-  };
   for (size_t i = s.prompt / tokens; i < whole; ++i) {
     answer_blocks_.add();
     if (pool_ != nullptr)
-      pool_->publish(s.parents[i + 1], id(i), {s.blocks[i], core_->block_bytes()},
+      pool_->publish(s.parents[i + 1], memory_.id(s, i), {s.blocks[i], core_->block_bytes()},
                      [this](bool) { gauge(); });
   }
   // From the last on, so that it is evicted before those that it follows.
   for (size_t i = whole; colocated_ && i-- > s.prompt / tokens;)
-    blocks_.cache(id(i), s.parents[i + 1]);
-}
-
-void DecodeWorker::conductors_gone(const std::vector<std::string>& gone) {
-  std::vector<SequencePtr> its;
-  for (const auto& [request, s] : sequences_)
-    if (std::find(gone.begin(), gone.end(), s->conductor) != gone.end()) its.push_back(s);
-  for (const SequencePtr& s : its) end(s);
+    blocks_.cache(memory_.id(s, i), s.parents[i + 1]);
 }
 
 }  // namespace mc::serve

@@ -8,6 +8,8 @@
 // with the reason. With recompute_after this worker computes the prompt instead, as well as blocks
 // that the pool lost.
 //
+// Answers take blocks as they grow, and the youngest make room for the oldest (decode_memory.h).
+//
 // The KV of generated tokens is kept for later prompts that begin with them, as the next turn of a
 // chat does: full blocks go to the pool, and where this process computes prompts too, they stay.
 //
@@ -39,6 +41,7 @@
 #include "serve/runtime/sequence.h"
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
+#include "serve/worker/decode_memory.h"
 #include "serve/worker/token_sender.h"
 #include "telemetry/tracer.h"
 #include "xfer/engine.h"
@@ -49,6 +52,9 @@ struct DecodeConfig {
   uint64_t epoch = 0;  // as in PrefillConfig; 0: the transfer engine's generation
   uint32_t blocks = 0;
   double time_scale = 1;
+  std::string preempt = "auto";  // as in DecodeMemoryOptions, as the next two
+  double watermark = 0.01;
+  uint64_t swap_bytes = 1 << 30;
   Duration tbt_slo{};                               // 0: none
   Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
   Duration recompute_after{};  // KV later than this is computed here; 0: it fails
@@ -95,12 +101,11 @@ class DecodeWorker {
   void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
   Result<SequencePtr> find_offered(const KvOffer& m) const;
   void fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks);
-  void recover(const SequencePtr& s);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
   void recompute(const SequencePtr& s, size_t begin);
-  void recomputed(const SequencePtr& s, size_t end);
   void step();
+  void run(std::vector<SequencePtr> batch);
   struct Drawn {  // of each of a batch
     std::vector<int32_t> tokens;
     std::vector<TokenLogprobs> logprobs;
@@ -111,11 +116,11 @@ class DecodeWorker {
   void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
   void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks
   void try_free(const SequencePtr& s);
+  void quarantine(const SequencePtr& s);
   void cache_answer(const Sequence& s);
   void quarantine_over(const std::string& request, uint64_t guard,
                        std::vector<xfer::FencedRange> ranges);
-  void conductors_gone(const std::vector<std::string>& gone);
-  void expire();
+  void expire();  // what is late, and the requests of conductors that are gone
   void after(Time when, std::function<void()> task);
   void gauge();
 
@@ -142,6 +147,7 @@ class DecodeWorker {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<StoreConnector> pool_;
   KvTransfer pulls_;
+  DecodeMemory memory_;
 };
 
 }  // namespace mc::serve

@@ -10,26 +10,50 @@ namespace mc::serve {
 namespace {
 // Timers of the loop are at most this late. Lateness within it does not delay the modelled time.
 constexpr Duration kSlack = std::chrono::milliseconds(3);
+constexpr size_t kLoadsMax = 8;  // prompts whose reused KV is loaded at a time
 }  // namespace
 
+// Chooses anew for each chunk. While the reused KV of one prompt is loaded, others compute.
 void PrefillWorker::advance() {
-  if (preparing_ != nullptr || queue_.running()) return;
   // One chunk for each stage and one in transit keep all stages busy.
-  if (chain_ != nullptr && (!chain_->ready() || in_pipeline_ > chain_->processes())) return;
-  const PrefillItem* head = queue_.head(loop_.now());
-  if (head == nullptr) return;
-  const JobPtr job = jobs_.at(by_request_.at(head->request));
-  if (job->stage < Stage::kComputing) return prepare(job);
-  if (const auto chunk = queue_.next(loop_.now())) begin_chunk(job, *chunk);
+  while (!queue_.running() &&
+         (chain_ == nullptr || (chain_->ready() && in_pipeline_ <= chain_->processes()))) {
+    const bool may_load = loading_.size() < kLoadsMax;
+    const PrefillItem* const head = queue_.head(loop_.now(), may_load);
+    if (head == nullptr) return;
+    const JobPtr job = jobs_.at(by_request_.at(head->request));
+    if (job->stage == Stage::kQueued && !prepare(job)) continue;
+    if (job->stage == Stage::kLoaded) begin(job);
+    const PrefillItem* const still = queue_.head(loop_.now(), may_load);  // it may have failed
+    if (still != nullptr && still->request == job->kv.request)
+      begin_chunk(job, *queue_.next(loop_.now(), may_load));
+  }
 }
 
-void PrefillWorker::prepare(const JobPtr& job) {
-  preparing_ = job;
-  job->stage = Stage::kLoading;
-  job->started = loop_.clock().now();
+// Looks for reusable KV. False: it has to wait for some, its own or that of a prompt that begins
+// like it.
+bool PrefillWorker::prepare(const JobPtr& job) {
   blocks_.rematch(job->tx);  // blocks that earlier requests computed meanwhile
   place_blocks(*job);
-  if (!fetch(job)) begin(job);
+  const size_t next = std::max(blocks_.find(job->tx)->hit, blocks_.find(job->tx)->valid);
+  job->waits_for_load = std::any_of(loading_.begin(), loading_.end(), [&](const JobPtr& other) {
+    return next < std::min(job->hashes.size(), other->hashes.size()) &&
+           job->hashes[next] == other->hashes[next];
+  });
+  if (job->waits_for_load) {
+    queue_.set_ready(job->kv.request, false);
+    return false;
+  }
+  job->stage = Stage::kLoading;
+  job->started = loop_.clock().now();
+  if (fetch(job)) {
+    queue_.set_ready(job->kv.request, false);
+    loading_.push_back(job);
+    return false;
+  }
+  job->stage = Stage::kLoaded;
+  queue_.set_loaded(job->kv.request);
+  return true;
 }
 
 void PrefillWorker::place_blocks(Job& job) {
@@ -68,9 +92,11 @@ bool PrefillWorker::fetch(const JobPtr& job) {
 }
 
 void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
+  std::erase(loading_, job);
+  for (const auto& [tx, other] : jobs_)
+    if (std::exchange(other->waits_for_load, false)) queue_.set_ready(other->kv.request, true);
   job->done.fetch_ms = to_ms(loop_.clock().now() - job->started);
   if (job->failure) {
-    preparing_ = nullptr;
     settle(job);
     return advance();
   }
@@ -80,16 +106,21 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
     job->published = here + fetched;  // the pool has them
     job->done.pool_tokens = static_cast<uint32_t>(fetched * engine_.block_tokens());
   }
-  begin(job);
+  job->stage = Stage::kLoaded;
+  queue_.set_loaded(job->kv.request);
+  queue_.set_ready(job->kv.request, true);
+  advance();
 }
 
-// Begins when all reused KV is here: sends it. Its modelled load time delays the first layer.
+// Its turn has come, and all reused KV is here: sends that. Its modelled load time delays the first
+// layer.
 void PrefillWorker::begin(const JobPtr& job) {
+  blocks_.rematch(job->tx);  // others may have computed since it was loaded
+  place_blocks(*job);
   const Time now = loop_.clock().now();
   const uint64_t tokens = engine_.block_tokens();
   const Tx& tx = *blocks_.find(job->tx);
   const size_t reused = std::max(tx.hit, tx.valid);
-  preparing_ = nullptr;
   job->stage = Stage::kComputing;
   job->published = std::max(job->published, reused);  // local, or published by others
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
@@ -99,7 +130,6 @@ void PrefillWorker::begin(const JobPtr& job) {
   if (engine_.modelled_time()) core_->free_at += timing_.load(reused * tokens);
   job->computing = std::max(now, core_->free_at);
   if (chain_ != nullptr) begin_in_pipeline(job, reused);
-  advance();
 }
 
 // The compute thread gets all layers of the chunk at once, so it never waits for the loop. The loop

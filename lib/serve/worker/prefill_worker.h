@@ -113,7 +113,15 @@ class PrefillWorker {
   void update_metrics();
 
  private:
-  enum class Stage : uint8_t { kAllocated, kQueued, kLoading, kComputing, kSending, kDelivered };
+  enum class Stage : uint8_t {
+    kAllocated,
+    kQueued,
+    kLoading,
+    kLoaded,
+    kComputing,
+    kSending,
+    kDelivered
+  };
   struct Job {
     TxId tx = 0;
     Stage stage = Stage::kAllocated;
@@ -134,6 +142,7 @@ class PrefillWorker {
     bool own = false;              // decoded by this process
     uint32_t busy = 0;             // computing, sending and fetches that use its blocks
     bool fetching = false;         // from another prefill worker
+    bool waits_for_load = false;   // of a prompt that begins like it
     std::optional<Error> failure;  // the first cause; ends when `busy` is 0
     bool aborted = false;          // by the conductor
     bool committed_early = false;  // before it is delivered: ends then
@@ -168,7 +177,7 @@ class PrefillWorker {
   void remote_prefix_fetched(const JobPtr& job, const std::vector<BlockId>& read, size_t first);
   // Running, in prefill_run.cc.
   void advance();
-  void prepare(const JobPtr& job);
+  bool prepare(const JobPtr& job);
   bool fetch(const JobPtr& job);
   void loaded(const JobPtr& job, size_t fetched);
   void begin(const JobPtr& job);
@@ -216,7 +225,7 @@ class PrefillWorker {
   std::unordered_map<std::string, TxId> by_request_;
   std::unordered_map<TxId, std::string> pinned_for_peers_;  // request of each pin
   std::unordered_map<std::string, TxId> pinned_by_request_;
-  JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
+  std::vector<JobPtr> loading_;  // their reused KV is fetched from the pool
   bool draining_ = false;
   size_t in_pipeline_ = 0;  // chunks that stages have
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;

@@ -92,3 +92,22 @@ TEST_CASE("waiting counts, and priorities count for more") {
   fcfs.finish(1, t0 + 100ms);  // the third has the lower number
   CHECK(fcfs.wait_ms(t0 + 100ms, 1, -1) == doctest::Approx(400));
 }
+
+TEST_CASE("where the node chooses anew at each chunk, an urgent job waits for one chunk") {
+  Ledger l;
+  l.set_order({.srpf = false, .ageing = 0, .chunk_tokens = 1000});
+  l.charge(1, 12'800, 128'000, t0, 1);
+  CHECK(l.wait_ms(t0 + 1s, 10, 1) == doctest::Approx(11'800));  // its equal
+  CHECK(l.wait_ms(t0 + 1s, 10, 0) == doctest::Approx(100));     // a chunk of it
+  l.charge(2, 10, 100, t0 + 1s, 0);
+  CHECK(l.wait_ms(t0 + 1s, 10, 0) == doctest::Approx(110));
+  l.correct(2, 100, t0 + 1s);  // as the node says, too
+  CHECK(l.wait_ms(t0 + 1s) == doctest::Approx(11'810));
+  l.finish(2, t0 + 1100ms);  // the first waited meanwhile
+  CHECK(l.wait_ms(t0 + 1100ms) == doctest::Approx(11'710));
+  Ledger srpf;
+  srpf.set_order({.srpf = true, .ageing = 0, .chunk_tokens = 1000});
+  srpf.charge(1, 1000, 10'000, t0);
+  CHECK(srpf.wait_ms(t0, 10, 0) == doctest::Approx(100));
+  CHECK(srpf.wait_ms(t0 + 950ms, 100, 0) == doctest::Approx(50));  // it has less left
+}

@@ -70,18 +70,61 @@ TEST_CASE("prefill queue: srpf takes the prompt with the least left to compute, 
   CHECK(order_of(aged, Time{} + 2s) == "ab");
 }
 
-TEST_CASE("prefill queue: a shorter prompt does not overtake one that is chosen or running") {
+TEST_CASE("prefill queue: an urgent prompt waits for one chunk of the long one, not for all") {
+  PrefillQueue q = queue_of(1024);
+  q.push("long", 128 * 1024, 0, Time{}, 1);
+  REQUIRE(q.next(Time{})->request == "long");
+  // Predicted as it comes: the rest of the chunk, then its own.
+  CHECK(about(q.queue_time(Time{} + 1s, 100, 0, 0), 24ms));
+  CHECK(q.queue_time(Time{} + 1s, 100, 0, 1) > 100s);
+  q.push("urgent", 100, 0, Time{} + 1s, 0);
+  CHECK(q.head(Time{} + 1s) == nullptr);  // a chunk runs
+  q.finished();
+  CHECK(q.next(Time{} + 1024ms)->request == "urgent");
+  q.finished();
+  const auto on = q.next(Time{} + 1124ms);
+  CHECK(on->request == "long");
+  CHECK(on->begin == 1024);
+  CHECK_FALSE(on->first);
+}
+
+TEST_CASE("prefill queue: with srpf a short prompt goes between two chunks, equals run in turn") {
   PrefillQueue q = queue_of(64, {true, 0.1});
   q.push("a", 200, 0, Time{});
-  CHECK(q.head(Time{})->request == "a");
+  CHECK(q.next(Time{})->request == "a");
   q.push("b", 10, 0, Time{});
-  CHECK(q.head(Time{})->request == "a");
-  CHECK(q.next(Time{})->request == "a");
+  q.push("c", 136, 0, Time{});  // as much as `a` has left: that came first
+  CHECK(about(q.queue_time(Time{}, 10, 0, 0), 74ms));
   q.finished();
-  CHECK(q.next(Time{})->request == "a");
+  CHECK(q.next(Time{})->request == "b");
   q.finished();
-  CHECK(q.remove("a"));  // of itself it goes on to its end; gone, the next is chosen
+  for (const char* who : {"a", "a", "a", "c"}) {
+    CHECK(q.next(Time{})->request == who);
+    q.finished();
+  }
+  PrefillQueue fcfs = queue_of(64);
+  fcfs.push("a", 200, 0, Time{});
+  CHECK(fcfs.next(Time{})->request == "a");
+  fcfs.push("b", 10, 0, Time{});
+  fcfs.finished();
+  CHECK(fcfs.next(Time{})->request == "a");
+}
+
+TEST_CASE(
+    "prefill queue: while one prompt is loaded others compute, and only those that are loaded") {
+  PrefillQueue q = queue_of();
+  q.push("a", 64, 0, Time{});
+  q.push("b", 64, 0, Time{});
+  q.set_ready("a", false);  // its KV is on its way
   CHECK(q.head(Time{})->request == "b");
+  CHECK(q.head(Time{}, false) == nullptr);
+  q.set_loaded("b");
+  CHECK(q.head(Time{}, false)->request == "b");
+  CHECK(q.next(Time{}, false)->request == "b");
+  q.set_loaded("a");
+  q.set_ready("a", true);
+  q.finished();
+  CHECK(q.next(Time{}, false)->request == "a");
 }
 
 TEST_CASE("prefill queue: prompts run in turn from their reused prefix, the last chunk shorter") {
@@ -215,6 +258,34 @@ TEST_CASE("decode batch: batch_max bounds the number of requests") {
   CHECK(d.admit().size() == 2);
   d.remove("a");
   CHECK(d.admit() == std::vector<std::string>{"c"});
+}
+
+TEST_CASE("decode batch: a preempted request leaves the batch, and is the next to join again") {
+  DecodeBatch b(round_numbers(), {0ms, 2});
+  for (const char* r : {"a", "b", "c"}) {
+    CHECK(b.wait(r, 100, Time::max()));
+    CHECK_FALSE(b.preempt(r));  // its KV is not here
+    CHECK(b.kv_arrived(r));
+  }
+  CHECK(b.admit().size() == 2);
+  CHECK(b.preempt("b"));
+  CHECK_FALSE(b.preempt("b"));
+  CHECK(b.state("b") == DecodeState::kPreempted);
+  CHECK(b.batch() == std::vector<std::string>{"a"});
+  CHECK(b.context_tokens() == 100);
+  CHECK(b.preempted() == 1);
+  CHECK(b.step_time_all() == round_numbers().step(3, 300));  // the conductor plans with it
+  CHECK(b.preempt("c"));                                     // it was ready
+  CHECK(b.admit().empty());
+  CHECK(b.restored("c"));
+  CHECK(b.restored("b"));
+  CHECK_FALSE(b.restored("b"));
+  CHECK(b.admit() == std::vector<std::string>{"b"});
+  CHECK(b.preempt("b"));
+  CHECK(b.remove("b"));
+  CHECK(b.preempted() == 0);
+  CHECK(b.admit() == std::vector<std::string>{"c"});
+  CHECK(b.context_tokens() == 200);
 }
 
 TEST_CASE("decode batch: a request whose KV is late ends, one whose KV is here does not") {

@@ -100,6 +100,27 @@ TEST_CASE("blocks: a request that does not fit is refused and changes nothing") 
   m.check();
 }
 
+TEST_CASE("a transaction takes more blocks while it runs, evicts cached ones, and frees all") {
+  BlockManager m(6, kB, 1);
+  serve(m, iota_tokens(3 * kB));  // cached
+  const auto tx = m.allocate(prompt(iota_tokens(2 * kB, 500)), Time{});
+  REQUIRE(tx);
+  REQUIRE(m.start(*tx));
+  std::set<BlockId> taken(m.find(*tx)->blocks.begin(), m.find(*tx)->blocks.end());
+  for (int i = 0; i < 4; ++i) {
+    const auto block = m.extend(*tx);
+    REQUIRE(block);
+    CHECK(taken.insert(*block).second);
+    m.check();
+  }
+  CHECK(m.counts().cached == 0);
+  CHECK(m.extend(*tx).error().code == Code::kNoSpace);
+  CHECK(m.extend(*tx + 1).error().code == Code::kNotFound);
+  m.abort(*tx);
+  m.check();
+  CHECK(m.counts().free == 6);
+}
+
 TEST_CASE("blocks: leaves are evicted before their prefixes") {
   BlockManager m(4, kB, 1);
   const auto chain = chain_hashes(iota_tokens(16), kB);

@@ -17,7 +17,10 @@ namespace {
 constexpr uint64_t kBlockTokens = 16;
 
 struct Site {
-  Site(const std::string& policy, uint64_t seed, size_t prefills, size_t decodes) : random(seed) {
+  // `growing`: out of ten, decode workers whose answers take blocks as they grow.
+  Site(const std::string& policy, uint64_t seed, size_t prefills, size_t decodes,
+       uint64_t growing = 0)
+      : grow(growing), random(seed) {
     options.policy = policy;
     list = std::make_unique<CandidateIndex>(options, cost);
     for (size_t i = 0; i < prefills; ++i) join("p" + std::to_string(i), "prefill");
@@ -34,6 +37,8 @@ struct Site {
     beat.fingerprint = cost::tiny().fingerprint(kBlockTokens);
     beat.load.blocks_total = 1000;
     beat.load.blocks_free = 200 + random.below(800);
+    if (grow > 0 && role == "decode" && random.below(10) < grow)
+      beat.load.growth = 1 + random.below(100);
     beat.draining = draining;
     beat.pool_reuse = random.chance(0.9) ? 1 : 0;
     REQUIRE(workers.heartbeat(beat, now));
@@ -85,6 +90,7 @@ struct Site {
     return pool.match(tags, index.matches(tags, workers.slots()).longest());
   }
 
+  const uint64_t grow;
   Random random;
   SteadyClock clock;
   io::Loop loop{clock};
@@ -117,7 +123,7 @@ TEST_CASE("among few workers the same is decided as among all") {
     CAPTURE(policy);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(seed);
-      Site s(policy, seed, 80, 20);
+      Site s(policy, seed, 80, 20, seed == 2 ? 10 : 0);
       for (int i = 0; i < 400; ++i) {
         CAPTURE(i);
         for (uint64_t k = 0; k < 1 + s.random.below(6); ++k) s.step();
@@ -126,7 +132,7 @@ TEST_CASE("among few workers the same is decided as among all") {
         const sched::Ask ask{.tokens = 12 * kBlockTokens + s.random.below(2000),
                              .block_tokens = kBlockTokens};
         const uint64_t blocks = (ask.tokens + kBlockTokens - 1) / kBlockTokens;
-        const CandidateIndex::Need need{blocks, blocks + 4};
+        const CandidateIndex::Need need{blocks, {blocks + 4, blocks}};
         auto view =
             s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask, need, s.now);
         if (!view) continue;
@@ -168,7 +174,7 @@ TEST_CASE("who joins and who goes is known at the next decision") {
   const auto chosen = [&] {
     sched::Matches none;
     none.slots = s.workers.slots();
-    const auto view = s.list->pick(s.workers, none, ask, {7, 7}, s.now);
+    const auto view = s.list->pick(s.workers, none, ask, {7, {7, 7}}, s.now);
     REQUIRE(view);
     return sched::choose(*view, ask, s.options, s.cost).chosen.name;
   };
@@ -183,6 +189,30 @@ TEST_CASE("who joins and who goes is known at the next decision") {
   s.join("p7", "auto");  // gone: it waits for a role
   CHECK(s.workers.find("p7") == nullptr);
   CHECK(chosen() != "p7");
+}
+
+TEST_CASE("a worker whose answers grow has room for a prompt and what must stay free") {
+  Worker w;
+  w.load.blocks_total = 100;
+  w.load.blocks_free = 30;
+  w.reserved_blocks = 5;
+  const DecodeNeed need{60, 20};
+  CHECK_FALSE(decode_view(w, need).room);
+  CHECK(blocks_reserved(w, need) == 60);
+  w.load.growth = 6;
+  CHECK(decode_view(w, need).room);
+  CHECK(blocks_reserved(w, need) == 20);
+  w.load.growth = 7;
+  CHECK_FALSE(decode_view(w, need).room);
+  CHECK(decode_view(w, need).usable);
+  CHECK_FALSE(decode_view(w, {101, 20}).usable);  // its answer would not fit
+}
+
+TEST_CASE("where only some decode workers grow, all are weighed") {
+  Site s("kvcache", 1, 80, 20, 5);
+  const sched::Ask ask{.tokens = 1000, .block_tokens = 16};
+  CHECK_FALSE(s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask,
+                           {63, {70, 63}}, s.now));
 }
 
 }  // namespace candidate_index_test

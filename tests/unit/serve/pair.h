@@ -62,6 +62,9 @@ struct PairOptions {
   uint32_t chunk_tokens = 64;
   Duration recompute_after{};
   bool cache_answers = true;
+  std::string preempt = "auto";
+  double watermark = 0.01;
+  uint64_t swap_bytes = 64 << 20;
   Connector connector = Connector::kMulti;
   bool layerwise = true;
   uint32_t kv_deadline_ms = 5000;
@@ -127,6 +130,9 @@ struct Pair {
     d.time_scale = options.time_scale;
     d.recompute_after = options.recompute_after;
     d.cache_answers = options.cache_answers;
+    d.preempt = options.preempt;
+    d.watermark = options.watermark;
+    d.swap_bytes = options.swap_bytes;
     d.peer_timeout = 200ms * kSlow;
     d.store.master = options.master;
     d.store.timeout = 1s * kSlow;

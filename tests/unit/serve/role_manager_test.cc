@@ -146,6 +146,38 @@ TEST_CASE("blocks of a prompt stay while it decodes, also when others need room"
   CHECK(both.comes_to_rest());
 }
 
+TEST_CASE("a worker with both roles preempts for want of blocks, with the same tokens") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto"), one = make(1, "plain", 512);
+  Process both(loop, Role::kBoth, engine, {}, 20);  // of 36 for all prompts and answers
+  std::vector<uint64_t> txs;
+  for (uint64_t i = 0; i < 4; ++i) {
+    const std::string id = std::to_string(i);
+    const auto target = both.reserve(id, small_prompt(20 + i, i), 120, true);
+    REQUIRE_MESSAGE(target, target.error().what);
+    TxAllocate m;
+    m.request = id;
+    m.prompt = small_prompt(20 + i, i);
+    m.target = *target;
+    const auto tx = both.call(m);
+    REQUIRE_MESSAGE(tx, tx.error().what);
+    txs.push_back(tx->tx);
+  }
+  for (const uint64_t tx : txs) {
+    REQUIRE(both.call(Prefill{tx}));
+    CHECK(both.call(TxCommit{tx}));
+  }
+  for (uint64_t i = 0; i < 4; ++i) {
+    Answer& a = both.answers[std::to_string(i)];
+    REQUIRE(both.until([&] { return !a.finish.empty(); }));
+    CHECK(a.error == "");
+    CHECK(a.tokens == alone(one, small_prompt(20 + i, i), 120, kGreedy));
+  }
+  CHECK(both.metrics.counter("vllm:num_preemptions_total", "").value() > 0);
+  CHECK(both.comes_to_rest());
+}
+
 TEST_CASE("a worker with both roles reuses the blocks of its answers, and reports them") {
   SteadyClock clock;
   io::Loop loop(clock);

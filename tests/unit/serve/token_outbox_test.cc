@@ -48,6 +48,26 @@ TEST_CASE("each message says the number of its first token, and an end is sent o
   CHECK_FALSE(box.next(at(1s)).has_value());
 }
 
+TEST_CASE("an update without tokens says once that its request lives") {
+  TokenOutbox box(kOptions);
+  box.add(tokens_of("a", {7}));
+  box.taken(box.next(at(1s)).value().id);
+  box.add(tokens_of("a", {}));
+  const auto alive = box.next(at(2s));
+  REQUIRE(alive.has_value());
+  CHECK(alive->updates.at(0).first == 2);  // no token is missing before it
+  CHECK(alive->updates.at(0).tokens.empty());
+  CHECK(alive->updates.at(0).finish.empty());
+  CHECK_FALSE(box.next(at(2s)).has_value());
+  box.taken(alive->id);
+  box.add(tokens_of("a", {8}, "stop"));
+  const auto last = box.next(at(3s));
+  REQUIRE(last.has_value());
+  CHECK(last->updates.at(0).first == 2);
+  box.taken(last->id);
+  CHECK(box.empty());
+}
+
 TEST_CASE("tokens of lost messages are sent again with those since, once a while") {
   TokenOutbox box(kOptions);
   std::vector<uint64_t> lost;
