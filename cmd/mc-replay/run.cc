@@ -12,6 +12,7 @@
 #include "load/driver.h"
 #include "load/target.h"
 #include "trace/analyze/stats.h"
+#include "trace/report/page.h"
 
 namespace mc::replay {
 namespace {
@@ -41,7 +42,7 @@ struct RunOptions {
     v("vocab", vocab, "tokens are below this; 0: what the server says, else 32000");
     v("timeout", timeout, "longest a request may take");
     v("wait-ready", wait_ready, "how long to wait for the server to be ready");
-    v("report", report, "file for the report: .json, .md, or text");
+    v("report", report, "file for the report: .html with charts, .json, .md, or text");
     v("requests", requests, "file for a JSON line per request");
     v("gaps", gaps, "with --requests: every token gap too");
     v("progress", progress, "print progress on stderr although it is not a terminal");
@@ -61,8 +62,6 @@ std::optional<double> objective_ms(Duration d) {
 // Finds every error in the options and the trace before the first request.
 Result<Plan> plan_of(const RunOptions& o) {
   if (o.timeout.count() <= 0) return fail(Code::kInvalid, "--timeout must be above 0");
-  if (o.report.ends_with(".html"))
-    return fail(Code::kInvalid, "--report %s: give a name in .json, .md or .txt", o.report.c_str());
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
   MC_TRY(const trace::PlayOptions play, o.trace.play());
   Plan plan;
@@ -136,8 +135,9 @@ Result<> write_files(const RunOptions& o, const trace::Summary& summary, const t
   const std::string text = trace::report_text(summary, info);
   return io::write_file_atomically(
       o.report, o.report.ends_with(".json") ? dump_json(trace::report_json(summary, info), 2) + "\n"
-                : o.report.ends_with(".md") ? "# Replay report\n\n```\n" + text + "```\n"
-                                            : text);
+                : o.report.ends_with(".html") ? trace::report_html(summary, info, results)
+                : o.report.ends_with(".md")   ? "# Replay report\n\n```\n" + text + "```\n"
+                                              : text);
 }
 
 struct Session {
@@ -241,8 +241,8 @@ void add_run(Program& program) {
         v.example("mc-replay run trace.jsonl --speed 2", "twice as fast as recorded");
         v.example("mc-replay run trace.jsonl --qps 5 --ttft-slo 2s --require 'effective>=0.95'",
                   "Poisson arrivals, with a gate for scripts");
-        v.example("mc-replay run trace.jsonl --limit 200 --report run.json --requests run.jsonl",
-                  "a slice, kept as files");
+        v.example("mc-replay run trace.jsonl --limit 200 --report run.html --requests run.jsonl",
+                  "a slice, kept as a page with charts, and a line a request");
         v.exit_status(1, "a request failed, timed out or was cancelled (a refusal is no failure)");
         v.exit_status(3, "the server is not ready");
         v.exit_status(4, "the cluster found wrong KV bytes");

@@ -6,6 +6,7 @@
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
 #include "sim/study/study.h"
+#include "trace/report/page.h"
 
 namespace mc::replay {
 namespace {
@@ -29,7 +30,8 @@ struct SimFlags {
     v("threads", threads,
       "runs of --sweep and --repeat at once; 0: as many as CPUs. Results do not depend on it");
     v("require", require, "gate on the result, as 'effective>=0.95' or 'p99.ttft_s<20'");
-    v("report", report, "file for the report: .json, .md, or text");
+    v("report", report,
+      "file for the report: .json, .md, or text; of one run .html with charts too");
     v("requests", requests, "file for a JSON line per request");
     v("gaps", gaps, "keep every token gap: for ITL, and with --requests");
     v("timeline", timeline, "file for loads over time (CSV)");
@@ -56,11 +58,14 @@ Result<SimPlan> plan_of(const SimFlags& o) {
   plan.study.repeat = o.repeat;
   plan.study.sweep = o.sweep;
   plan.study.threads = o.threads;
-  if (o.report.ends_with(".html"))
-    return fail(Code::kInvalid, "--report %s: give a name in .json, .md or .txt", o.report.c_str());
   MC_TRY(plan.study.play, o.trace.play());
   MC_TRY_(sim::check_sweep(plan.study));
   const bool single = o.sweep.empty() && o.repeat == 1;
+  if (!single && o.report.ends_with(".html"))
+    return fail(Code::kInvalid,
+                "--report %s: a page is of one run; with --sweep or --repeat give a name in .json, "
+                ".md or .txt",
+                o.report.c_str());
   if (!single && (!o.requests.empty() || !o.timeline.empty() || !o.require.empty()))
     return fail(Code::kInvalid,
                 "--requests, --timeline and --require are of one run: not with --sweep or "
@@ -71,7 +76,7 @@ Result<SimPlan> plan_of(const SimFlags& o) {
 }
 
 Result<> write_report(const SimFlags& o, const Json& json, const std::string& text) {
-  if (o.report.empty()) return {};
+  if (o.report.empty() || o.report.ends_with(".html")) return {};
   return io::write_file_atomically(o.report, o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
                                              : o.report.ends_with(".md")
                                                  ? "# Simulation report\n\n```\n" + text + "```\n"
@@ -98,6 +103,10 @@ Result<int> print_one(const SimFlags& o, const Context& context, const SimPlan& 
   const std::string text =
       trace::report_text(run.summary, run.info) + sim::sim_text(run.result, run.summary);
   MC_TRY_(print(o, context, json, text));
+  if (o.report.ends_with(".html"))
+    MC_TRY_(io::write_file_atomically(o.report,
+                                      trace::report_html(run.summary, run.info, run.result.requests,
+                                                         sim::sim_text(run.result, run.summary))));
   if (!o.requests.empty()) {
     std::string lines;
     for (const auto& r : run.result.requests) lines += trace::request_line(r, o.gaps);

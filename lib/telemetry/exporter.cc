@@ -145,7 +145,12 @@ void SpanExporter::over(Counter& as, uint64_t refused) {
   as.add(batch_.size() - refused);
   refused_.add(refused);
   batch_.clear();
-  look();  // there may be more
+  bool full = false;
+  {
+    const Lock lock(mutex_);
+    full = waiting_.size() >= kBatchMax;
+  }
+  if (full || end_ != Time::max()) look();  // else at its time: a POST for a few spans is dear
 }
 
 }  // namespace mc::telemetry

@@ -29,7 +29,6 @@ expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --require 'speed of light'
 said 'speed of light'
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --prompt voice
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --timeout 5
-expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --report run.html
 expect 2 "$replay" run "$T/trace.jsonl" --url https://127.0.0.1:1
 said 'http://host:port'
 
@@ -112,7 +111,11 @@ expect 5 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 30s --require 'hit
 grep -q '^require .*FAIL' "$T/out" || die "the failed gate is not shown"
 expect 6 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 1ns
 said --max-lag
-expect 0 "$replay" run "$T/good.jsonl" --url "$url" --concurrency 2 --limit 6 --max-lag 30s
+expect 0 "$replay" run "$T/good.jsonl" --url "$url" --concurrency 2 --limit 6 --max-lag 30s \
+  --report "$T/run.html"
+for chart in ttft-time ttft-share tbt-time hits queues rates; do
+  grep -q "<figure id=\"$chart\">" "$T/run.html" || die "the page has no chart $chart"
+done
 grep -q 'closed loop, 2 at a time' "$T/out" || die "the report does not say that the loop is closed"
 
 line 0 429 >"$T/refused.jsonl"

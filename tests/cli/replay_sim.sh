@@ -66,7 +66,9 @@ expect 2 sim --speed 2 --qps 3
 grep -q 'both set when requests come' "$T/err" || die "$(cat "$T/err")"
 expect 2 sim --sweep pd=1:3 --sweep prefill=2
 grep -q 'both set the number of prefill nodes' "$T/err" || die "$(cat "$T/err")"
-expect 2 sim --report "$T/r.html"
+expect 2 sim --report "$T/r.html" --repeat 2
+expect 0 sim --report "$T/r.html"
+grep -q '<figure id="ttft-parts">' "$T/r.html" || die "the page of a simulation has no charts"
 # A prompt for which the model has no room is left out with its line, or refused.
 python3 - "$T/t.jsonl" "$T/long.jsonl" <<'PY'
 import json, sys

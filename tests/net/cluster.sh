@@ -31,7 +31,7 @@ grep -q '^mc_conductor_requests_total{.*code="200"' "$T/metrics" || die "no requ
 for worker in p0 d0; do
   curl -fsS "http://$(jq -r .http "$T/cluster/$worker.json")/metrics" >"$T/metrics"
   for name in num_requests_running num_requests_waiting kv_cache_usage_perc cache_config_info; do
-    grep -q "^vllm:$name[{ ]" "$T/metrics" || die "$worker has no vllm:$name"
+    grep -q "^vllm:${name}[{ ]" "$T/metrics" || die "$worker has no vllm:$name"
   done
 done
 # Once idle, every block of the workers is free or cached: nothing leaked.

@@ -71,6 +71,7 @@ launch conductor "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 
   --admin-socket "$T/admin.sock" --otlp "$collector"
 http=$(jq -r .http "$T/conductor.json")
 "$MC_BIN/mock-engine" e org/tiny 16 both "$T/e.json" "$T/e.headers" >"$T/e.log" 2>&1 &
+# shellcheck disable=SC2034  # daemons.inc ends it
 PIDS["engine"]=$!
 until_true 30 "the engine does not start" test -s "$T/e.json"
 curl -fsS -m 5 --unix-socket "$T/admin.sock" http://mc/register --json "@$T/e.json" -o "$T/out" ||
