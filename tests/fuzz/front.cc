@@ -140,9 +140,31 @@ void read_raw(std::string_view input) {
   MC_CHECK(!good || at_once == one_by_one);
 }
 
+// A model's answer, in which calls of tools are looked for: the same however it is cut.
+std::string called(model::ToolCallFormat format, std::string_view text, size_t piece) {
+  static const serve::ToolUse tools{{"f"}, true};
+  serve::ToolStream stream(format, tools, 1);
+  std::vector<serve::ToolPiece> pieces;
+  for (size_t at = 0; at < text.size(); at += piece) stream.push(text.substr(at, piece), pieces);
+  stream.flush(pieces);
+  std::string all;
+  for (const serve::ToolPiece& p : pieces)
+    all += (p.kind == serve::ToolPiece::Kind::kCall ? "\x01" + p.id : "") + p.text;
+  return all;
+}
+
+void read_calls(std::string_view input) {
+  using Format = model::ToolCallFormat;
+  for (const Format f : {Format::kHermes, Format::kLlama3, Format::kMistral})
+    MC_CHECK(called(f, input, input.size()) == called(f, input, 1));
+}
+
 void ask_pages(const std::string& body) {
-  const char* const pages[] = {"/v1/completions", "/v1/chat/completions", "/tokenize",
-                               "/detokenize",     "/debug/route",         "/query",
+  const char* const pages[] = {"/v1/completions", "/v1/chat/completions",
+                               "/v1/responses",   "/v1/messages",
+                               "/tokenize",       "/v1/messages/render",
+                               "/detokenize",     "/v1/responses/render",
+                               "/debug/route",    "/query",
                                "/query_by_hash",  "/unregister"};
   for (const char* const page : pages) {
     const std::string head = strf(
@@ -185,8 +207,10 @@ void run_front(std::string_view text) {
   read_trace(text);
   if (input.starts_with('{') || input.starts_with('[')) {
     ask_pages(input);
+    read_calls(input);
   } else if (!input.empty()) {
     read_raw(input);
+    read_calls(input);
     (void)converse(input, 1 + xxh3(input.data(), input.size()) % input.size(), true);
   }
   Site& s = site();
@@ -225,6 +249,14 @@ std::vector<std::string_view> words_front() {
           "\"max_tokens\":1",
           "\"stream\":true",
           "\"stop\":[\"a\"]",
+          "\"input\":[{\"role\":\"user\",\"content\":\"x\"}]",
+          "\"type\":\"function_call_output\"",
+          "\"type\":\"tool_result\"",
+          "\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]",
+          "<tool_call>{\"name\":\"f\",\"arguments\":{",
+          "{\"name\":\"f\",\"parameters\":{}}",
+          "[TOOL_CALLS][{",
+          "</tool_call>",
           "\"seq_hashes\":[1]",
           "\"token_ids\":[1]",
           "\"instance_id\":\"a\"",

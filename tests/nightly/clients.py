@@ -181,6 +181,34 @@ def case_openai_engine(url):
     raises(openai.APIStatusError, lambda: client.embeddings.create(model='tiny', input='x'))
 
 
+def case_openai_tools_own(url):
+    """tiny has no chat template: its own workers say so, by name."""
+    openai, client = openai_client(url)
+    e = raises(openai.BadRequestError, lambda: client.chat.completions.create(
+        model='tiny', messages=[{'role': 'user', 'content': 'x'}], tools=[TOOL]))
+    assert e.param == 'tools', e
+
+
+def case_openai_responses_own(url):
+    openai, client = openai_client(url)
+    ask = {'model': 'tiny', 'input': 'hello', 'instructions': 'be brief', 'max_output_tokens': 5,
+           'temperature': 0, 'extra_body': {'ignore_eos': True}}
+    whole = client.responses.create(**ask)
+    assert whole.status == 'incomplete' and whole.usage.output_tokens == 5, whole
+    assert whole.incomplete_details.reason == 'max_output_tokens', whole
+    kinds, text = [], ''
+    for event in client.responses.create(**ask, stream=True):
+        kinds.append(event.type)
+        text += event.delta if event.type == 'response.output_text.delta' else ''
+    assert kinds[0] == 'response.created' and kinds[-1] == 'response.incomplete', kinds
+    assert text == whole.output_text, (text, whole.output_text)
+    with client.responses.stream(**ask) as stream:
+        assert ''.join(e.delta for e in stream if e.type == 'response.output_text.delta') == text
+    e = raises(openai.BadRequestError, lambda: client.responses.create(
+        **ask, previous_response_id='resp_1'))
+    assert e.param == 'previous_response_id', e
+
+
 def case_openai_async(url):
     import asyncio
     import openai
@@ -205,6 +233,26 @@ def case_anthropic(url):
     _, _, headers = Engine.seen[-1]
     assert 'anthropic-version' in {h.lower() for h in headers}, headers
     raises(anthropic.NotFoundError, lambda: client.messages.create(**{**ask, 'model': 'none'}))
+
+
+def case_anthropic_own(url):
+    import anthropic
+    client = anthropic.Anthropic(base_url=url, api_key='none', max_retries=0)
+    ask = {'model': 'tiny', 'max_tokens': 5, 'system': 'be brief',
+           'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'hello'}]}],
+           'extra_body': {'ignore_eos': True, 'temperature': 0}}
+    whole = client.messages.create(**ask)
+    assert whole.stop_reason == 'max_tokens' and whole.usage.output_tokens == 5, whole
+    with client.messages.stream(**ask) as stream:
+        text = ''.join(stream.text_stream)
+        final = stream.get_final_message()
+    assert text == whole.content[0].text and final.stop_reason == 'max_tokens', (text, whole)
+    assert final.usage.output_tokens == 5, final
+    counted = client.messages.count_tokens(model='tiny', system='be brief', messages=ask['messages'])
+    assert counted.input_tokens == final.usage.input_tokens + final.usage.cache_read_input_tokens, counted
+    e = raises(anthropic.BadRequestError, lambda: client.messages.create(
+        **ask, thinking={'type': 'enabled', 'budget_tokens': 1024}))
+    assert 'thinking' in e.message, e
 
 
 def case_litellm(url):

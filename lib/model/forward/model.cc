@@ -102,6 +102,15 @@ bool has_weights(const std::string& name) {
   return is_gguf(name) || std::filesystem::is_directory(name, ignored);
 }
 
+bool has_weight_files(const std::string& name) {
+  if (is_gguf(name)) return true;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator at(name, failed), end; !failed && at != end;
+       at.increment(failed))
+    if (at->path().extension() == ".safetensors") return true;
+  return false;
+}
+
 Result<ModelFiles> open_model(const std::string& name) {
   if (name == "tiny") {
     ModelFiles files{tiny_config(), Tokenizer::bytes_only(tiny_config().vocab), {}, {}, {}};

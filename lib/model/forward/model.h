@@ -28,6 +28,8 @@ struct ModelFiles {
 
 // Whether the name is that of files with weights, and not of a spec without any.
 bool has_weights(const std::string& name);
+// Is it a .gguf file, or a folder with safetensors?
+bool has_weight_files(const std::string& name);
 Result<ModelFiles> open_model(const std::string& name);
 // `files` outlives the sources.
 Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted = {});

@@ -1,5 +1,7 @@
 #include "model/text/chat.h"
 
+#include <array>
+
 #include "base/json.h"
 #include "base/units.h"
 #include "model/files/mapped_file.h"
@@ -199,6 +201,39 @@ ChatTemplate recognise_chat(std::string_view jinja) {
   return ChatTemplate::kUnknown;
 }
 
+const char* name(ToolCallFormat format) {
+  switch (format) {
+    case ToolCallFormat::kHermes: return "hermes";
+    case ToolCallFormat::kLlama3: return "llama3";
+    case ToolCallFormat::kMistral: return "mistral";
+    case ToolCallFormat::kNone: break;
+  }
+  return "none";
+}
+
+ToolCallFormat recognise_calls(std::string_view jinja) {
+  const auto has = [&](std::string_view mark) { return jinja.find(mark) != std::string::npos; };
+  if (has("<tool_call>")) return ToolCallFormat::kHermes;
+  if (has("[TOOL_CALLS]")) return ToolCallFormat::kMistral;
+  if (has("<|start_header_id|>") && (has("<|python_tag|>") || has("tool_calls")))
+    return ToolCallFormat::kLlama3;
+  return ToolCallFormat::kNone;
+}
+
+std::span<const std::string_view> tool_call_marks(ToolCallFormat format) {
+  static constexpr std::array<std::string_view, 2> kHermes = {"<tool_call>", "</tool_call>"};
+  static constexpr std::array<std::string_view, 1> kLlama3 = {"<|python_tag|>"};
+  static constexpr std::array<std::string_view, 3> kMistral = {"[TOOL_CALLS]", "[ARGS]",
+                                                               "[CALL_ID]"};
+  switch (format) {
+    case ToolCallFormat::kHermes: return kHermes;
+    case ToolCallFormat::kLlama3: return kLlama3;
+    case ToolCallFormat::kMistral: return kMistral;
+    case ToolCallFormat::kNone: break;
+  }
+  return {};
+}
+
 const char* name(const ChatFormat& format) { return format.program ? "jinja" : name(format.kind); }
 
 ChatFormat chat_format(std::string_view jinja, std::string_view tools, std::string bos,
@@ -208,6 +243,7 @@ ChatFormat chat_format(std::string_view jinja, std::string_view tools, std::stri
   format.eos = std::move(eos);
   if (format.kind == ChatTemplate::kPlain) return format;
   format.program = parsed_template(jinja, format.problem);
+  format.calls = recognise_calls(tools.empty() ? jinja : tools);
   if (!tools.empty()) format.tools = parsed_template(tools, format.problem);
   return format;
 }

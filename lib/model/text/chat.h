@@ -43,13 +43,22 @@ const char* name(ChatTemplate t);
 // `jinja`: the template a model names; empty: none.
 ChatTemplate recognise_chat(std::string_view jinja);
 
+// How a model writes the calls of tools in its answers.
+enum class ToolCallFormat : uint8_t { kNone, kHermes, kLlama3, kMistral };
+const char* name(ToolCallFormat format);
+// By the marks of its template; kNone: there are none that are known.
+ToolCallFormat recognise_calls(std::string_view jinja);
+// What a call begins with, and what else of it may be a special token.
+std::span<const std::string_view> tool_call_marks(ToolCallFormat format);
+
 // How a model's chats are written.
 struct ChatFormat {
   ChatTemplate kind = ChatTemplate::kPlain;        // where there is no program
   std::shared_ptr<const JinjaTemplate> program{};  // null: none, or it could not be parsed
   std::shared_ptr<const JinjaTemplate> tools{};    // where chats with tools have one of their own
-  std::string bos{}, eos{};                        // what programs know as bos_token, eos_token
-  std::string problem{};                           // why the program could not be parsed
+  ToolCallFormat calls = ToolCallFormat::kNone;
+  std::string bos{}, eos{};  // what programs know as bos_token, eos_token
+  std::string problem{};     // why the program could not be parsed
 
   ChatFormat() = default;
   ChatFormat(ChatTemplate t) : kind(t) {}  // NOLINT: one without a program

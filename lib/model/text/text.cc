@@ -40,19 +40,25 @@ const std::array<std::string, 256>& letters_of_bytes() {
 
 }  // namespace
 
-size_t character_size(std::string_view text) {
-  if (text.empty()) return 0;
+LeadingBytes leading_bytes(std::string_view text) {
   const auto first = static_cast<unsigned char>(text[0]);
-  const size_t size = first < 0x80                    ? 1
+  const size_t want = first < 0x80                    ? 1
                       : first >= 0xC2 && first < 0xE0 ? 2
                       : first >= 0xE0 && first < 0xF0 ? 3
                       : first >= 0xF0 && first < 0xF5 ? 4
                                                       : 0;
-  if (size > text.size()) return 0;
-  if (size > 1 && !second_fits(first, static_cast<unsigned char>(text[1]))) return 0;
-  for (size_t i = 1; i < size; ++i)
-    if (!continues(text[i])) return 0;
-  return size;
+  if (want == 0) return {};
+  size_t have = 1;
+  while (have < want && have < text.size() && continues(text[have]) &&
+         (have > 1 || second_fits(first, static_cast<unsigned char>(text[1]))))
+    ++have;
+  return {have, have == want, have < want && have == text.size()};
+}
+
+size_t character_size(std::string_view text) {
+  if (text.empty()) return 0;
+  const LeadingBytes first = leading_bytes(text);
+  return first.whole ? first.size : 0;
 }
 
 std::string marks_to_spaces(std::string_view piece) {

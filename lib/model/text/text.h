@@ -10,6 +10,13 @@
 
 namespace mc::model {
 
+// What a text that is not empty begins with: a well-formed character (`whole`), or bytes that are
+// none; `cut`: more bytes may make them one. `size`: bytes of it, 1 or more.
+struct LeadingBytes {
+  size_t size = 1;
+  bool whole = false, cut = false;
+};
+LeadingBytes leading_bytes(std::string_view text);
 // Bytes of the well-formed character that text starts with; 0: it starts with none.
 size_t character_size(std::string_view text);
 

@@ -1,6 +1,6 @@
-// Writes answers of the OpenAI API: as events of a stream, or at once.
+// Writes answers in an API's form: as events of a stream, or at once.
 //
-// Thread: values. Source: OpenAI API reference, completions and chat.
+// Thread: values.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/json_fwd.h"
+#include "serve/answers/api_error.h"
+#include "serve/answers/tool_stream.h"
 
 namespace mc::serve {
 
@@ -16,31 +18,29 @@ struct Usage {
   uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
 };
 
-// What one choice says, or says next.
+// What one choice says, or says next: either `text`, or, of an answer that may call tools,
+// `pieces`.
 struct AnswerPart {
   uint32_t index = 0;
   std::string_view text{};
   std::string_view finish{};       // "", or the reason
   const Json* logprobs = nullptr;  // nullptr: not asked for
+  std::span<const ToolPiece> pieces{};
+  std::string_view stop{};  // with `finish`: the stop string that came
 };
 
 class AnswerWriter {
  public:
-  AnswerWriter(std::string id, std::string model, int64_t created, bool chat, bool include_usage,
-               bool continuous_usage);
-  std::string chunk(const AnswerPart& part, const Usage& usage);  // one event: "data: {...}\n\n"
-  bool has_last() const { return include_usage_; }
-  std::string last(const Usage& usage, const Json& mc) const;  // the usage event, if wanted
-  std::string whole(std::span<const AnswerPart> choices, const Usage& usage, const Json& mc) const;
-
- private:
-  Json head(const char* completion, const char* chat) const;
-  const std::string id_, model_;
-  const int64_t created_;
-  const bool chat_, include_usage_, continuous_usage_;
-  std::string open_;         // how each event begins
-  std::vector<bool> begun_;  // choices
+  virtual ~AnswerWriter() = default;
+  // Of a stream: its events for this part; the first call begins it.
+  virtual std::string chunk(const AnswerPart& part, const Usage& usage) = 0;
+  // Its last events. `mc`: where the time went.
+  virtual std::string end(const Usage& usage, const Json& mc) = 0;
+  // Its last event when it fails.
+  virtual std::string failed(const ApiError& error) = 0;
+  // All at once.
+  virtual std::string whole(std::span<const AnswerPart> choices, const Usage& usage,
+                            const Json& mc) = 0;
 };
-inline constexpr const char* kStreamEnd = "data: [DONE]\n\n";
 
 }  // namespace mc::serve

@@ -2,47 +2,23 @@
 
 #include <algorithm>
 
+#include "model/text/text.h"
+
 namespace mc::serve {
 namespace {
 
-constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-// Length of the character a byte starts; 0: it starts none.
-size_t character(unsigned char c) {
-  if (c < 0x80) return 1;
-  if (c >= 0xC2 && c < 0xE0) return 2;
-  if (c >= 0xE0 && c < 0xF0) return 3;
-  if (c >= 0xF0 && c < 0xF5) return 4;
-  return 0;
-}
-
-bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-// The second byte rules out overlong forms, surrogates and what lies beyond U+10FFFF.
-bool second_fits(unsigned char first, unsigned char second) {
-  if (first == 0xE0) return second >= 0xA0;
-  if (first == 0xED) return second < 0xA0;
-  if (first == 0xF0) return second >= 0x90;
-  if (first == 0xF4) return second < 0x90;
-  return true;
-}
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 // Moves whole characters from `bytes` to `text`; what can never become one is replaced.
 void take_characters(std::string& bytes, std::string& text) {
-  while (!bytes.empty()) {
-    const auto first = static_cast<unsigned char>(bytes[0]);
-    const size_t want = character(first);
-    size_t have = 1;
-    while (have < std::min(want, bytes.size()) && continues(bytes[have]) &&
-           (have > 1 || second_fits(first, static_cast<unsigned char>(bytes[1]))))
-      ++have;
-    if (want > 0 && have == bytes.size() && have < want) return;  // more may come
-    if (have == want)
-      text += bytes.substr(0, have);
-    else
-      text += kReplacement;
-    bytes.erase(0, want == 0 ? 1 : have);
+  std::string_view left = bytes;
+  while (!left.empty()) {
+    const auto first = model::leading_bytes(left);
+    if (first.cut) break;  // more may come
+    text += first.whole ? left.substr(0, first.size) : kReplacement;
+    left.remove_prefix(first.size);
   }
+  bytes.erase(0, bytes.size() - left.size());
 }
 
 }  // namespace
@@ -50,6 +26,9 @@ void take_characters(std::string& bytes, std::string& text) {
 std::string TextStream::push(int32_t token) {
   if (stopped_) return {};
   std::string_view bytes = tokenizer_.bytes(token);
+  if (bytes.empty() && !shown_.empty() &&
+      std::find(shown_.begin(), shown_.end(), tokenizer_.piece(token)) != shown_.end())
+    bytes = tokenizer_.piece(token);
   if (drop_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
   drop_space_ = tokenizer_.adds_space() && token == tokenizer_.bos();  // a new text begins
   bytes_ += bytes;
@@ -66,7 +45,11 @@ std::string TextStream::flush() {
 
 std::string TextStream::release(bool all) {
   size_t end = std::string::npos;
-  for (const std::string& stop : stops_) end = std::min(end, held_.find(stop));
+  for (const std::string& stop : stops_) {
+    const size_t at = held_.find(stop);
+    if (at < end) stopped_by_ = stop;
+    end = std::min(end, at);
+  }
   if (end != std::string::npos) {
     stopped_ = true;
     return held_.substr(0, end);

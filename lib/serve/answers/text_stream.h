@@ -3,6 +3,7 @@
 // Thread: values.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,25 +17,30 @@ namespace mc::serve {
 class TextStream {
  public:
   // `tokenizer` outlives it. `begins_text`: nothing but the beginning token is before the answer,
-  // so the space that tokenizers put before a text is taken off.
+  // so the space that tokenizers put before a text is taken off. `shown`: special tokens that are
+  // part of the text, as they are written in the vocabulary.
   TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops,
-             bool begins_text = false)
+             bool begins_text = false, std::span<const std::string_view> shown = {})
       : tokenizer_(tokenizer),
         stops_(std::move(stops)),
+        shown_(shown),
         drop_space_(begins_text && tokenizer.adds_space()) {}
   // The text that can be shown after this token. After a stop string everything is empty.
   std::string push(int32_t token);
   std::string flush();  // what was held back; the last of the text
   bool stopped() const { return stopped_; }
+  const std::string& stopped_by() const { return stopped_by_; }  // the stop string
 
  private:
   std::string release(bool all);
   const model::Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
+  std::span<const std::string_view> shown_;
   bool drop_space_;
   std::string held_;   // text not yet shown
   std::string bytes_;  // of a character that is not complete
   bool stopped_ = false;
+  std::string stopped_by_;
 };
 
 }  // namespace mc::serve

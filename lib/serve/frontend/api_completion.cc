@@ -3,12 +3,15 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/json.h"
 #include "serve/answers/answer_logprobs.h"
-#include "serve/answers/answer_writer.h"
+#include "serve/answers/messages_writer.h"
+#include "serve/answers/openai_writer.h"
+#include "serve/answers/responses_writer.h"
 #include "serve/answers/text_stream.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/openai_proxied.h"
@@ -44,6 +47,18 @@ void choose_side(ParsedRequest& asked, bool engines) {
       "", "no_capacity"});
 }
 
+// In the form of the API that was asked.
+std::unique_ptr<AnswerWriter> writer_for(const std::string& path, const std::string& id,
+                                         const std::string& own, const CompletionRequest& r) {
+  const std::string& model = r.model.empty() ? own : r.model;
+  const int64_t now = wall_now_ns() / 1'000'000'000;
+  if (path == "/v1/messages") return std::make_unique<MessagesWriter>(id, model);
+  if (path == "/v1/responses")
+    return std::make_unique<ResponsesWriter>(id, model, now, r.echo_of_response);
+  return std::make_unique<OpenAiWriter>(id, model, now, r.chat, r.include_usage,
+                                        r.continuous_usage);
+}
+
 }  // namespace
 
 // One request while it is answered: a job of the conductor for each choice, or one that an external
@@ -55,17 +70,23 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
         : prompt(of), nth(at), text(std::move(t)), logprobs(std::move(l)) {}
     size_t prompt, nth;  // the nth of that prompt
     TextStream text;
+    std::optional<ToolStream> calls;  // where the answer may call tools
+    std::vector<ToolPiece> pieces;    // then: what was said, all of it when it is not streamed
+    std::string next;                 // text that is not in an event yet
+    bool flushed = false;
     AnswerLogprobs logprobs;
     Conductor::Id job = 0;
     bool asked = false, ended = false;
-    std::string whole, finish;  // the text, when it is not streamed
-    Json said;                  // its logprobs then
+    std::string finish;
+    Json said;  // its logprobs then
     uint64_t output_tokens = 0;
     double likelihood = 0;  // the sum of its tokens' logprobs
     Progress progress;
+    bool over() const { return text.stopped() || (calls && calls->ended()); }
   };
 
-  Answer(ApiServer& server, http::Exchange exchange, CompletionRequest r, AnswerWriter w)
+  Answer(ApiServer& server, http::Exchange exchange, CompletionRequest r,
+         std::unique_ptr<AnswerWriter> w)
       : s(server), x(std::move(exchange)), request(std::move(r)), writer(std::move(w)) {}
   static void refuse_over(ApiServer& s, const http::Exchange& x, const std::string& id,
                           const Tenants::Over& over);
@@ -77,6 +98,8 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   ResponseSink sink(size_t choice);
   void tokens(size_t choice, const Progress& p, const std::vector<int32_t>& tokens,
               const std::vector<TokenLogprobs>& logprobs);
+  void say(size_t choice, std::string text, bool last);
+  std::string event(size_t choice);
   void on_upstream_bytes(const Progress& p, int answered, const std::string& type,
                          std::string_view bytes);
   void done(size_t choice, const Progress& p, const std::optional<RequestError>& failed);
@@ -91,7 +114,7 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   ApiServer& s;
   http::Exchange x;
   CompletionRequest request;
-  AnswerWriter writer;
+  std::unique_ptr<AnswerWriter> writer;
   std::string id;
   telemetry::OpenSpan span;  // from the request's arrival to the end of its answer
   Tenants::Index tenant = 0;
@@ -128,7 +151,7 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   void write(const Progress& p, std::string events) {
     if (!started) x.start(200, "text/event-stream; charset=utf-8", headers(p));
     started = true;
-    x.write(std::move(events));
+    if (!events.empty()) x.write(std::move(events));
   }
 };
 
@@ -227,9 +250,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   // A request may wait longer than its tenant's others, not less.
   if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
   g.priority += s.tenants_.at(tenant).priority;
-  AnswerWriter writer(id, parsed.model.empty() ? s.limits_.model : parsed.model,
-                      wall_now_ns() / 1'000'000'000, parsed.chat, parsed.include_usage,
-                      parsed.continuous_usage);
+  auto writer = writer_for(x.request().path, id, s.limits_.model, parsed);
   const auto a = std::make_shared<Answer>(s, x, std::move(parsed), std::move(writer));
   a->id = id;
   a->span = std::move(span);
@@ -260,9 +281,15 @@ void ApiServer::Answer::add_choices() {
   for (size_t p = 0; p < asks.size(); ++p) {
     const std::vector<int32_t>& prompt = asks[p].prompt;
     const bool begins = prompt.size() == 1 && prompt[0] == tokenizer.bos();
-    for (uint32_t i = 0; i < request.best_of; ++i)
-      choices.emplace_back(p, i, TextStream(tokenizer, request.stop, begins),
-                           AnswerLogprobs(tokenizer, request.chat));
+    const bool tools = !request.tools.names.empty();
+    const model::ToolCallFormat format =
+        tools ? s.limits_.calls : model::ToolCallFormat::kNone;  // its marks are no text else
+    for (uint32_t i = 0; i < request.best_of; ++i) {
+      choices.emplace_back(
+          p, i, TextStream(tokenizer, request.stop, begins, model::tool_call_marks(format)),
+          AnswerLogprobs(tokenizer, request.chat));
+      if (tools) choices.back().calls.emplace(format, request.tools, s.ids_.seed());
+    }
     if (request.best_of > request.n)
       asks[p].controls.logprobs = std::max(asks[p].controls.logprobs, 1u);
   }
@@ -338,41 +365,61 @@ void ApiServer::Answer::tokens(size_t choice, const Progress& p, const std::vect
   Choice& c = choices[choice];
   c.progress = p;
   const bool tells = request.controls.logprobs > 0;
-  std::string events, text;
-  if (c.output_tokens == 0 && !request.echo.empty()) text = request.echo[c.prompt];
-  for (size_t i = 0; i < tokens.size() && !c.text.stopped(); ++i) {
+  std::string events;
+  if (c.output_tokens == 0 && !request.echo.empty()) c.next = request.echo[c.prompt];
+  for (size_t i = 0; i < tokens.size() && !c.over(); ++i) {
     ++c.output_tokens;
     if (i < logprobs.size()) {
       c.likelihood += logprobs[i].logprob;
       if (tells) c.logprobs.add(tokens[i], logprobs[i]);
     }
-    text += c.text.push(tokens[i]);
     const bool end = i + 1 == tokens.size(), last = end && !p.finish.empty();
-    if (last) text += c.text.flush();
-    c.finish = c.text.stopped() ? "stop" : last ? p.finish : "";
-    if (!request.stream) {
-      c.whole += text;
-    } else if (s.coalesce_ && !end && c.finish.empty()) {
-      continue;
-    } else {
-      const Json said = tells ? c.logprobs.take() : Json();
-      events += writer.chunk(
-          {static_cast<uint32_t>(choice), text, c.finish, tells ? &said : nullptr}, usage());
-    }
-    text.clear();
+    if (last) c.finish = p.finish;
+    say(choice, c.text.push(tokens[i]), last);
+    if (request.stream && (!s.coalesce_ || end || !c.finish.empty())) events += event(choice);
   }
   if (request.stream) write(p, std::move(events));
   const auto self = shared_from_this();
-  if (c.text.stopped() && p.finish.empty()) {
+  if (c.over() && p.finish.empty()) {
     Progress end = p;
     end.finish = "stop";
     const Conductor::Id job = c.job;
     done(choice, end, std::nullopt);
-    s.conductor_.cancel(job, "a stop string came", "stop");
+    s.conductor_.cancel(job, "a stop string, or all that was wanted, came", "stop");
   } else if (x.unsent() > kUnsentMax) {
     return give_up("the client reads too slowly");
   }
   if (c.nth == 0) ask_others(c.prompt);
+}
+
+// Takes the text of a choice's next token; `last`: no other comes.
+void ApiServer::Answer::say(size_t choice, std::string text, bool last) {
+  Choice& c = choices[choice];
+  c.flushed = last || c.text.stopped();
+  if (last) text += c.text.flush();
+  if (!c.calls) {
+    c.next += text;
+  } else {
+    c.calls->push(text, c.pieces);
+    if (c.flushed) c.calls->flush(c.pieces);
+  }
+  if (c.over()) c.finish = "stop";
+  if (c.finish == "stop" && c.calls && c.calls->calls() > 0) c.finish = "tool_calls";
+  c.flushed = c.flushed || c.over();
+}
+
+// The event that says what a choice has to say; none where that may still become a call.
+std::string ApiServer::Answer::event(size_t choice) {
+  Choice& c = choices[choice];
+  const bool tells = request.controls.logprobs > 0;
+  if (c.calls && c.pieces.empty() && c.finish.empty()) return {};
+  const Json said = tells ? c.logprobs.take() : Json();
+  std::string events = writer->chunk({static_cast<uint32_t>(choice), c.next, c.finish,
+                                      tells ? &said : nullptr, c.pieces, c.text.stopped_by()},
+                                     usage());
+  c.next.clear();
+  c.pieces.clear();
+  return events;
 }
 
 // Passes an external engine's answer on unchanged.
@@ -401,10 +448,10 @@ void ApiServer::Answer::done(size_t choice, const Progress& p,
     return x.end();
   }
   if (c.finish.empty()) c.finish = p.finish;
-  if (c.output_tokens == 0) {
-    if (!request.echo.empty()) c.whole = request.echo[c.prompt];
-    if (request.stream)
-      write(p, writer.chunk({static_cast<uint32_t>(choice), c.whole, c.finish, nullptr}, usage()));
+  if (c.output_tokens == 0 && !request.echo.empty()) c.next = request.echo[c.prompt];
+  if (!c.flushed) {
+    say(choice, "", true);
+    if (request.stream) write(p, event(choice));
   }
   if (c.nth == 0) ask_others(c.prompt);
   if (over || !std::all_of(choices.begin(), choices.end(), [](const Choice& o) { return o.ended; }))
@@ -420,7 +467,7 @@ void ApiServer::Answer::failed(const Progress& p, const RequestError& e) {
   if (proxied && !request.stream) return;  // cut: the client sees that it is not whole
   const ApiError error{e.status, e.what, e.param, e.code};
   if (started) {
-    x.write("data: " + error_json(error) + "\n\n");
+    x.write(writer->failed(error));
     return x.end();
   }
   http::Headers h = headers(p);
@@ -433,17 +480,18 @@ void ApiServer::Answer::finish() {
   const Progress& p = choices[0].progress;
   close();
   if (request.stream) {
-    write(p, (writer.has_last() ? writer.last(usage(), where()) : "") + kStreamEnd);
+    write(p, writer->end(usage(), where()));
     return x.end();
   }
   std::vector<AnswerPart> parts;
   for (const size_t choice : best()) {
     Choice& c = choices[choice];
     if (request.controls.logprobs > 0) c.said = c.logprobs.take();
-    parts.push_back({static_cast<uint32_t>(parts.size()), c.whole, c.finish,
-                     request.controls.logprobs > 0 ? &c.said : nullptr});
+    parts.push_back({static_cast<uint32_t>(parts.size()), c.next, c.finish,
+                     request.controls.logprobs > 0 ? &c.said : nullptr, c.pieces,
+                     c.text.stopped_by()});
   }
-  x.reply(200, kJsonType, writer.whole(parts, usage(), where()) + "\n", headers(p));
+  x.reply(200, kJsonType, writer->whole(parts, usage(), where()) + "\n", headers(p));
 }
 
 // Of each prompt the n with the greatest mean logprob, that one first; all, in order, when all are

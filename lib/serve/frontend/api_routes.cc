@@ -14,9 +14,13 @@
 namespace mc::serve {
 namespace {
 
-std::string_view authorization(const http::Exchange& x) {
-  const auto given = x.request().headers.find("authorization");
-  return given == x.request().headers.end() ? std::string_view() : std::string_view(given->second);
+// Anthropic's clients send the key by itself.
+std::string authorization(const http::Exchange& x) {
+  const auto& headers = x.request().headers;
+  if (const auto given = headers.find("authorization"); given != headers.end())
+    return given->second;
+  const auto key = headers.find("x-api-key");
+  return key == headers.end() ? std::string() : "Bearer " + key->second;
 }
 
 // A proxy asks for a client whose address is unknown.
@@ -102,8 +106,14 @@ struct ApiServer::Pages {
     const http::Request& r = x.request();
     s.texts_.run(
         x, id, tenant, r.body.size(),
-        [answer, &r, &limits = s.limits_] {
-          *answer = r.path == "/tokenize" ? tokenize(r.body, limits) : detokenize(r.body, limits);
+        [answer, &r, id, &limits = s.limits_] {
+          constexpr std::string_view kRender = "/render";
+          const std::string_view path = r.path;
+          *answer = path == "/tokenize"     ? tokenize(r.body, limits)
+                    : path == "/detokenize" ? detokenize(r.body, limits)
+                    : path == "/v1/messages/count_tokens"
+                        ? count_tokens(r.body, limits)
+                        : render(path.substr(0, path.size() - kRender.size()), r.body, id, limits);
         },
         [&s, x, answer, id](bool done) {
           if (!done) return;
@@ -222,8 +232,13 @@ const std::vector<ApiServer::Route>& ApiServer::Route::all() {
   static const std::vector<Route> routes = {
       {"POST", "/v1/completions", Who::kTenant, P::completion},
       {"POST", "/v1/chat/completions", Who::kTenant, P::completion},
-      {"POST", "/v1/responses", Who::kTenant, P::by_engine},
-      {"POST", "/v1/messages", Who::kTenant, P::by_engine},
+      {"POST", "/v1/responses", Who::kTenant, P::completion},
+      {"POST", "/v1/messages", Who::kTenant, P::completion},
+      {"POST", "/v1/completions/render", Who::kTenant, P::tokens_or_text},
+      {"POST", "/v1/chat/completions/render", Who::kTenant, P::tokens_or_text},
+      {"POST", "/v1/responses/render", Who::kTenant, P::tokens_or_text},
+      {"POST", "/v1/messages/render", Who::kTenant, P::tokens_or_text},
+      {"POST", "/v1/messages/count_tokens", Who::kTenant, P::tokens_or_text},
       {"POST", "/v1/embeddings", Who::kTenant, P::by_engine},
       {"POST", "/v1/rerank", Who::kTenant, P::by_engine},
       {"POST", "/rerank", Who::kTenant, P::by_engine},
@@ -325,10 +340,11 @@ void ApiServer::dispatch(const http::Exchange& x) {
   ids_.next();
   const auto& [path, method] = std::tie(x.request().path, x.request().method);
   const Route* route = Route::find(path);
-  if (route != nullptr && route->answer == Pages::by_engine && conductor_.external().all().empty())
-    route = nullptr;
   const auto tenant = enter(x, route);
   if (!tenant) return;
+  if (route != nullptr && route->answer == Pages::by_engine && conductor_.external().all().empty())
+    return refuse(x,
+                  {404, "only external engines answer " + path + ", and there are none", "", ""});
   if (route != nullptr && route->takes(method)) return route->answer(*this, x, *tenant);
   if (route != nullptr && route->method == "POST")
     return refuse(x, {405, path + " wants POST, not " + method, "", ""});

@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "io/address.h"
 #include "io/limits.h"
+#include "serve/answers/messages_writer.h"
 
 namespace mc::serve {
 namespace {
@@ -57,6 +58,15 @@ Result<> check_address(const ApiServerOptions& options) {
       options.http.c_str());
 }
 
+Result<model::ToolCallFormat> calls_of(const std::string& parser, const model::ChatFormat& chat) {
+  using Format = model::ToolCallFormat;
+  if (parser == "auto") return chat.program ? chat.calls : Format::kNone;
+  for (const Format f : {Format::kNone, Format::kHermes, Format::kLlama3, Format::kMistral})
+    if (parser == model::name(f)) return f;
+  return fail(Code::kInvalid, "--tool-call-parser '%s', want auto, hermes, llama3, mistral or none",
+              parser.c_str());
+}
+
 }  // namespace
 
 void ApiServerOptions::describe(OptionList& v) {
@@ -79,6 +89,10 @@ void ApiServerOptions::describe(OptionList& v) {
   v("otlp-ratio", otlp_ratio,
     "share of the requests whose spans --otlp gets, 0 to 1, of those that bring no trace of their "
     "own; others are recorded where their traceparent says so");
+  v("tool-call-parser", tool_call_parser,
+    "how own workers' model writes calls of tools; none: chats with tools are refused; auto: as "
+    "its chat template says",
+    {"auto", "hermes", "llama3", "mistral", "none"});
   v("tokenize-wait", tokenize_wait,
     "longest wait for an external engine's own tokens of a prompt; 0s: engines are not asked");
 }
@@ -94,6 +108,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or no client can connect");
   MC_TRY_(check_address(options));
+  MC_TRY(const model::ToolCallFormat calls, calls_of(options.tool_call_parser, conductor.chat()));
   Tenants tenants;
   const std::string stamp = stamp_of(options.api_keys);  // before it is read: no change is missed
   if (!options.api_keys.empty()) {
@@ -102,6 +117,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   auto api = std::unique_ptr<ApiServer>(
       new ApiServer(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
   api->keys_stamp_ = stamp;
+  api->limits_.calls = calls;
   if (!options.api_keys.empty()) api->watch_keys();
   if (!options.monitor_key.empty()) {
     MC_TRY(api->monitor_key_, ApiKey::open(options.monitor_key));
@@ -196,7 +212,9 @@ void ApiServer::count(Metrics& metrics, int status, const std::string& reason) {
 void ApiServer::refuse(const http::Exchange& x, const ApiError& e, http::Headers extra) const {
   const bool named = !extra.empty() && extra.front().first == "x-request-id";
   if (!named) extra.insert(extra.begin(), {"x-request-id", ids_.of(x)});
-  x.reply(e.status, kJsonType, error_json(e) + "\n", std::move(extra));
+  const bool messages = x.request().path.starts_with("/v1/messages");
+  x.reply(e.status, kJsonType, (messages ? messages_error_json(e) : error_json(e)) + "\n",
+          std::move(extra));
 }
 
 RequestIds::RequestIds(uint64_t seed)

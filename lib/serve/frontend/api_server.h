@@ -1,12 +1,13 @@
 // Serves the conductor's HTTP API: OpenAI's for clients, state and metrics for operators.
 //
-//   POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize   GET /v1/models,
-//   /v1/models/ID POST /v1/responses, /v1/messages, /v1/embeddings and others: external engines
-//   answer these GET /live, /ready, /health, /metrics, /cluster, /config GET
-//   /debug/route?prompt=TEXT (or POST a completion): what would be decided now GET /explain/ID:
-//   what was decided for a request POST /admin/scale-in (serve/frontend/admin_routes.h) GET / for
-//   people (serve/frontend/dashboard.h); /register, /query and others
-//   (serve/frontend/registry_routes.h)
+//   POST /v1/completions, /v1/chat/completions, /v1/responses, /v1/messages; behind each /render,
+//   or /count_tokens behind messages; /tokenize, /detokenize   GET /v1/models, /v1/models/ID
+//   POST /v1/embeddings and others: external engines answer these
+//   GET /live, /ready, /health, /metrics, /cluster, /config
+//   GET /debug/route?prompt=TEXT (or POST a completion): what would be decided now
+//   GET /explain/ID: what was decided for a request
+//   POST /admin/scale-in (serve/frontend/admin_routes.h)   GET / for people
+//   (serve/frontend/dashboard.h); /register, /query and others (serve/frontend/registry_routes.h)
 //
 // With --api-keys every route needs a key (401), except `/`, /live, /ready, /health, /metrics and
 // /cluster. /debug/route, /explain, /config, /admin and the registry's need an admin's key (403).
@@ -54,6 +55,7 @@ struct ApiServerOptions {
   std::string runtime_folder{};  // of the default socket, no option; "": none
   uint64_t seed = fresh_seed();  // of the seeds that requests do not name, no option
   bool coalesce = false;
+  std::string tool_call_parser = "auto";
   Duration tokenize_wait = std::chrono::milliseconds(100);
   double otlp_ratio = 1;
   telemetry::Tracer* tracer = nullptr;  // outlives the server; no option; nullptr: no spans

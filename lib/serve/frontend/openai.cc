@@ -6,7 +6,9 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "serve/answers/responses_writer.h"
 #include "serve/frontend/openai_members.h"
+#include "serve/translate/chat_request.h"
 
 namespace mc::serve {
 namespace {
@@ -16,23 +18,6 @@ constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kNameBytesMax = 256;
 constexpr uint64_t kBodyMax = 32 * kMiB, kOtherMembers = kMiB;
 constexpr uint64_t kEscapedByte = 6, kWrittenId = 16;  // bytes, as "\\u0041" and "     262143, "
 constexpr int64_t kPriorityMax = 1'000'000;
-
-const char* type_name(int status) {
-  switch (status) {
-    case 400:
-    case 401:
-    case 404:
-    case 405:
-    case 408:
-    case 413:
-    case 415:
-    case 421:
-    case 431: return "invalid_request_error";
-    case 403: return "permission_error";
-    case 429: return "rate_limit_error";
-    default: return "server_error";
-  }
-}
 
 // A string or token ids.
 Parsed read_one_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out) {
@@ -139,7 +124,7 @@ const std::map<std::string_view, Json>& unsupported() {
 }
 
 // What other servers do and this one does not: said, not ignored.
-Parsed refuse_unsupported(const Json& body, bool templated) {
+Parsed refuse_unsupported(const Json& body, bool chat, bool templated) {
   for (const auto& [name, given] : body.get_ref<const Json::object_t&>()) {
     const auto known = unsupported().find(name);
     if (known == unsupported().end() || given.is_null()) continue;
@@ -148,7 +133,8 @@ Parsed refuse_unsupported(const Json& body, bool templated) {
     if (templated &&
         (name == "documents" || name == "chat_template_kwargs" || name == "add_generation_prompt"))
       continue;
-    if (idle == "none" && given == "auto") continue;  // of tools: there are none
+    if (chat && (name == "tools" || name == "tool_choice")) continue;  // by read_tools()
+    if (idle == "none" && given == "auto") continue;
     const std::string but =
         idle.is_null() || idle.is_structured() ? "" : " other than " + dump_json(idle);
     return bad(name.c_str(), strf("'%s'%s is not supported", name.c_str(), but.c_str()));
@@ -255,6 +241,7 @@ ApiLimits limits_of(const model::Tokenizer& tokenizer, std::string model, uint64
   l.context_max = context_max;
   l.vocab = vocab;
   l.chat = std::move(chat);
+  l.calls = l.chat.program ? l.chat.calls : model::ToolCallFormat::kNone;
   l.text_max = context_max * tokenizer.longest();
   return l;
 }
@@ -265,20 +252,38 @@ uint64_t ApiLimits::body_max() const {
   return std::min<uint64_t>(kBodyMax, kOtherMembers + text + ids);
 }
 
-std::string error_json(const ApiError& e) {
-  const Json body = {{"error",
-                      {{"message", e.message},
-                       {"type", type_name(e.status)},
-                       {"param", e.param.empty() ? Json() : Json(e.param)},
-                       {"code", e.code.empty() ? Json() : Json(e.code)}}}};
-  return dump_json(body);
+bool generates(std::string_view path) {
+  return path == "/v1/completions" || path == "/v1/chat/completions" || path == "/v1/responses" ||
+         path == "/v1/messages";
+}
+
+tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path,
+                                                           std::string_view body,
+                                                           const ApiLimits& limits) {
+  const bool responses = path == "/v1/responses";
+  if (!responses && path != "/v1/messages")
+    return parse_completion(body, path == "/v1/chat/completions", limits);
+  const auto json = parse_object(body);
+  if (!json) return tl::unexpected(json.error());
+  const auto translate = responses ? chat_of_responses : chat_of_messages;
+  auto chat = translate(*json);
+  if (!chat) return tl::unexpected(chat.error());
+  auto r = completion_of(*chat, true, limits);
+  if (!r) return tl::unexpected((responses ? error_of_responses : error_of_messages)(r.error()));
+  if (responses) r->echo_of_response = response_echo(*json);
+  return r;
 }
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits) {
   const auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
-  const Members m(*json);
+  return completion_of(*json, chat, limits);
+}
+
+tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool chat,
+                                                        const ApiLimits& limits) {
+  const Members m(body);
   CompletionRequest r;
   r.chat = chat;
   if (m.find("model") == nullptr) return bad("model", "'model' is missing");
@@ -290,8 +295,9 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   MC_API_TRY(m.read("echo", echo));
   if (echo && chat) return bad("echo", "'echo' is not supported in chats");
   if (chat) {
+    MC_API_TRY(read_tools(m, limits, r.tools));
     MC_API_TRY(check_text(*prompt, key, limits));
-    auto conversation = read_messages(*prompt, *json, limits);
+    auto conversation = read_messages(*prompt, body, limits);
     if (!conversation) return tl::unexpected(conversation.error());
     r.prompt = std::move(conversation->tokens);
     if (conversation->end) r.stop_token_ids.push_back(*conversation->end);
@@ -301,8 +307,8 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(read_choices(m, r));
-  MC_API_TRY(read_cache_control(*json, limits, r));
-  MC_API_TRY(refuse_unsupported(*json, chat && limits.chat.program));
+  MC_API_TRY(read_cache_control(body, limits, r));
+  MC_API_TRY(refuse_unsupported(body, chat, chat && limits.chat.program));
   size_t longest = r.prompt.size();
   for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());
   const uint64_t wanted = longest + uint64_t{r.max_tokens};

@@ -21,24 +21,18 @@
 
 #include "base/json_fwd.h"
 #include "model/text/chat.h"
+#include "serve/answers/api_error.h"
+#include "serve/answers/tool_stream.h"
 #include "serve/external/model_names.h"
 #include "serve/protocol/cache_control.h"
 #include "serve/protocol/sampling_controls.h"
 
 namespace mc::serve {
 
-struct ApiError {
-  int status = 400;
-  std::string message;
-  std::string param;  // empty: null
-  std::string code;   // empty: null
-};
-// {"error": {"message", "type", "param", "code"}}; the type follows from the status.
-std::string error_json(const ApiError& error);
-
 struct CompletionRequest {
   std::string model;  // as the client calls it
   bool chat = false;
+  std::string echo_of_response;  // of /v1/responses: what the answer repeats, JSON
   bool stream = false, include_usage = false, continuous_usage = false;
   std::vector<int32_t> prompt;
   std::vector<std::vector<int32_t>> more_prompts;  // beside the first
@@ -52,6 +46,7 @@ struct CompletionRequest {
   double temperature = 1, top_p = 1;
   uint32_t top_k = 0;            // 0: all
   SamplingControls controls;     // with logprobs
+  ToolUse tools;                 // of a chat
   std::optional<uint64_t> seed;  // none: drawn for each request
   std::string cache_salt, user;
   int64_t priority = 0;  // lower waits less
@@ -68,6 +63,7 @@ struct ApiLimits {
   uint64_t context_max = 0;
   uint32_t vocab = 0;
   model::ChatFormat chat{};
+  model::ToolCallFormat calls = model::ToolCallFormat::kNone;  // kNone: tools are refused
   std::function<std::tm()> now{};  // what templates take for today; none: they have no date
   uint64_t text_max = 0;           // bytes that the context can hold at most; 0: it is not known
   // The context's tokens as JSON, however it is written, and other members.
@@ -78,10 +74,24 @@ ApiLimits limits_of(const model::Tokenizer& tokenizer, std::string model, uint64
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits);
+tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool chat,
+                                                        const ApiLimits& limits);
+// By path: also responses and messages, as the chats that they are.
+tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path,
+                                                           std::string_view body,
+                                                           const ApiLimits& limits);
+bool generates(std::string_view path);  // does it ask for an answer that own workers can give?
 
 // /tokenize: {"prompt": TEXT} or {"messages": [..]}, and {"add_special_tokens": BOOL}.
 // /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted. The answers, as JSON.
 tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits);
+// What the model sees of a request, as vLLM's /render answers it, JSON: the token ids of a chat, a
+// response or a message, or a list with those of each prompt of a completion.
+// `path`: without /render.
+tl::expected<std::string, ApiError> render(std::string_view path, std::string_view body,
+                                           const std::string& id, const ApiLimits& limits);
+// Of /v1/messages/count_tokens, as Anthropic answers it: how many these are.
+tl::expected<std::string, ApiError> count_tokens(std::string_view body, const ApiLimits& limits);
 tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiLimits& limits);
 
 }  // namespace mc::serve

@@ -9,7 +9,7 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kMessagesMax = 4096;
+constexpr size_t kMessagesMax = 4096, kToolsMax = 512, kToolNameMax = 256;
 
 // A message's text: a string, or parts that are text.
 Parsed read_content(const Json& message, bool optional, std::vector<std::string>& parts) {
@@ -71,6 +71,36 @@ Parsed read_message(const Json& given, bool parts_wanted, Json& out) {
   return {};
 }
 
+// A tool's name.
+tl::expected<std::string, ApiError> read_tool(const Json& tool) {
+  const Json* const type = member(tool, "type");
+  if (type == nullptr || *type != "function")
+    return bad("tools", "a tool whose 'type' is not 'function'");
+  const Json* const function = member(tool, "function");
+  const Json* const name = function == nullptr ? nullptr : member(*function, "name");
+  if (name == nullptr || !name->is_string() || name->get_ref<const std::string&>().empty() ||
+      name->get_ref<const std::string&>().size() > kToolNameMax)
+    return bad("tools", strf("a tool without a 'function' that has a 'name' of 1 to %zu bytes",
+                             kToolNameMax));
+  const Json* const parameters = member(*function, "parameters");
+  if (parameters != nullptr && !parameters->is_object())
+    return bad("tools", "'parameters' of a tool are no object");
+  return name->get<std::string>();
+}
+
+// Can the model be told of tools, and can its calls be found?
+Parsed check_tool_template(const ApiLimits& limits) {
+  const auto& chat = limits.chat;
+  const auto& program = chat.tools ? chat.tools : chat.program;
+  if (!program || !program->reads("tools"))
+    return bad("tools", "'tools' are not supported: this model's chat template does not read them");
+  if (limits.calls == model::ToolCallFormat::kNone)
+    return bad("tools",
+               "'tools' are not supported: how this model writes its calls is not known "
+               "(--tool-call-parser)");
+  return {};
+}
+
 // What a template reads besides the messages.
 Parsed read_variables(const Json& body, Json& variables) {
   const Members m(body);
@@ -88,6 +118,8 @@ Parsed read_variables(const Json& body, Json& variables) {
       if (!each.is_object()) return wrong_type(name, each, "objects");
     variables[name] = list == nullptr || list->empty() ? Json() : *list;
   }
+  const Json* const choice = m.find("tool_choice");
+  if (choice != nullptr && *choice == "none") variables["tools"] = nullptr;
   return {};
 }
 
@@ -109,6 +141,32 @@ tl::expected<model::ChatPrompt, ApiError> by_template(const Json& messages, cons
 }
 
 }  // namespace
+
+Parsed read_tools(const Members& m, const ApiLimits& limits, ToolUse& use) {
+  std::string choice = "auto";
+  if (const Json* const j = m.find("tool_choice"); j != nullptr && j->is_object())
+    choice = "a named tool";
+  else
+    MC_API_TRY(m.read("tool_choice", choice, kToolNameMax));
+  if (choice != "auto" && choice != "none")
+    return bad("tool_choice", strf("'tool_choice' %s is not supported, want none or auto",
+                                   escape(choice).c_str()));
+  MC_API_TRY(m.read("parallel_tool_calls", use.parallel));
+  const Json* const tools = m.find("tools");
+  if (tools == nullptr) return {};
+  if (!tools->is_array() || tools->size() > kToolsMax)
+    return bad("tools", strf("'tools' is not an array of %zu tools at most", kToolsMax));
+  std::set<std::string, std::less<>> names;
+  for (const Json& tool : *tools) {
+    auto name = read_tool(tool);
+    if (!name) return tl::unexpected(name.error());
+    names.insert(std::move(*name));
+  }
+  if (names.empty() || choice == "none") return {};
+  MC_API_TRY(check_tool_template(limits));
+  use.names = std::move(names);
+  return {};
+}
 
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const Json& body,
                                                         const ApiLimits& limits) {

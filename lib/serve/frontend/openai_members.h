@@ -57,6 +57,8 @@ Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits);
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
 // Once its prompt is known.
 Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r);
+// `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
+Parsed read_tools(const Members& m, const ApiLimits& limits, ToolUse& tools);
 // The messages of a chat as the model's template writes them; `body` has what else it reads.
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& messages, const Json& body,
                                                         const ApiLimits& limits);

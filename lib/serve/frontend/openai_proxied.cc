@@ -100,10 +100,9 @@ std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& 
 tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const std::string& body,
                                                   bool engines, const ApiLimits& limits) {
   const bool chat = path == "/v1/chat/completions";
-  const bool ours = chat || path == "/v1/completions";
   ParsedRequest asked;
-  if (ours)
-    asked.own = parse_completion(body, chat, limits);
+  if (generates(path))
+    asked.own = parse_generation(path, body, limits);
   else
     asked.own = tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
   if (!engines) {
@@ -113,7 +112,7 @@ tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const
   auto proxied = parse_proxied(path, body, limits);
   if (!proxied) return tl::unexpected(proxied.error());
   asked.proxied = std::make_shared<ProxiedRequest>(std::move(*proxied));
-  if (!ours) return asked;
+  if (!chat && path != "/v1/completions") return asked;
   const bool other = asked.proxied->base != limits.model;  // whose tokenizer we do not have
   if (!asked.own && !other) asked.proxied->tokens = own_tokens(*asked.proxied, limits);
   // A text's tokens are the same here, if we have the model's tokenizer; a chat's may differ.

@@ -3,6 +3,56 @@
 #include "serve/frontend/openai_members.h"
 
 namespace mc::serve {
+namespace {
+
+Json sampling_json(const CompletionRequest& r) {
+  return {{"n", r.n},
+          {"temperature", r.temperature},
+          {"top_p", r.top_p},
+          {"top_k", r.top_k},
+          {"min_p", r.controls.min_p},
+          {"presence_penalty", r.controls.presence_penalty},
+          {"frequency_penalty", r.controls.frequency_penalty},
+          {"repetition_penalty", r.controls.repetition_penalty},
+          {"seed", r.seed ? Json(*r.seed) : Json()},
+          {"stop", r.stop},
+          {"stop_token_ids", r.stop_token_ids},
+          {"ignore_eos", r.ignore_eos},
+          {"max_tokens", r.max_tokens},
+          {"min_tokens", r.min_tokens}};
+}
+
+}  // namespace
+
+tl::expected<std::string, ApiError> render(std::string_view path, std::string_view body,
+                                           const std::string& id, const ApiLimits& limits) {
+  auto r = parse_generation(path, body, limits);
+  if (!r) return tl::unexpected(r.error());
+  Json all = Json::array();
+  const auto add = [&](std::vector<int32_t> tokens, const std::string& name) {
+    all.push_back({{"request_id", name},
+                   {"token_ids", std::move(tokens)},
+                   {"features", nullptr},
+                   {"sampling_params", sampling_json(*r)},
+                   {"model", r->model},
+                   {"stream", r->stream},
+                   {"cache_salt", r->cache_salt.empty() ? Json() : Json(r->cache_salt)},
+                   {"priority", r->priority}});
+  };
+  add(std::move(r->prompt), id);
+  for (size_t i = 0; i < r->more_prompts.size(); ++i)
+    add(std::move(r->more_prompts[i]), id + "-" + std::to_string(i + 1));
+  return dump_json(r->chat ? all[0] : all) + "\n";
+}
+
+tl::expected<std::string, ApiError> count_tokens(std::string_view body, const ApiLimits& limits) {
+  auto json = parse_object(body);
+  if (!json) return tl::unexpected(json.error());
+  (*json)["max_tokens"] = 1;
+  const auto r = parse_generation("/v1/messages", dump_json(*json), limits);
+  if (!r) return tl::unexpected(r.error());
+  return dump_json({{"input_tokens", r->prompt.size()}}) + "\n";
+}
 
 tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits) {
   const auto json = parse_object(body);

@@ -3,7 +3,9 @@
 #include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "base/units.h"
+#include "model/text/text_files.h"
 
 namespace mc::serve {
 namespace {
@@ -59,6 +61,26 @@ Result<cost::ModelSpec> timed(cost::ModelSpec spec, const EngineChoice& choice) 
   return spec;
 }
 
+// Of a folder that only has the model's texts: its times are about those of 8 billion parameters on
+// one GPU, until they are learned.
+Result<ModelInfo> text_only(const EngineChoice& choice) {
+  MC_TRY(model::TextFiles files, model::open_text_files(choice.model));
+  model::ModelConfig like;
+  like.name = std::move(files.name);
+  like.vocab = files.vocab;
+  like.hidden = 4096;
+  like.intermediate = 14336;
+  like.layers = like.heads = 32;
+  like.kv_heads = 8;
+  like.head_dim = 128;
+  like.context_max = files.context_max;
+  cost::ModelSpec spec = model::spec_of(like, model::DType::kBf16);
+  spec.cost = {.c0 = 5e-3, .c1 = 1e-4, .c2 = 2e-9, .t0 = 8e-3, .t1 = 1e-4, .t2 = 6.5e-8};
+  spec.variant = "texts";
+  MC_TRY(spec, timed(std::move(spec), choice));
+  return ModelInfo{std::move(spec), std::move(files.tokenizer), std::move(files.chat)};
+}
+
 }  // namespace
 
 bool computes(const EngineChoice& choice) {
@@ -75,7 +97,9 @@ Result<ComputedModel> open_computed(const EngineChoice& choice) {
 }
 
 void EngineChoice::describe(OptionList& v) {
-  v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
+  v("model", model,
+    "'tiny', a model spec (JSON), or a folder with config.json and weights; a tokenizer alone will "
+    "do for a conductor of external engines");
   v("engine", engine,
     "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
     {"auto", "dummy", "cpu", "cuda"});
@@ -101,7 +125,17 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
     const uint32_t vocab = spec.vocab;
     return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
   }
-  MC_TRY(ComputedModel opened, open_computed(choice));
+  const bool needed = choice.engine == "cpu" || choice.engine == "cuda";
+  if (!needed && !model::has_weight_files(choice.model) && model::has_tokenizer(choice.model))
+    return text_only(choice);
+  auto computed = open_computed(choice);
+  if (!computed && !needed && computed.error().code == Code::kUnsupported &&
+      model::has_tokenizer(choice.model)) {
+    log_warn("model", "%s: only external engines can compute it", computed.error().what.c_str());
+    return text_only(choice);
+  }
+  if (!computed) return fail(computed.error());
+  ComputedModel& opened = *computed;
   ModelInfo info{std::move(opened.spec), std::move(opened.files.tokenizer), opened.files.chat};
   if (!computes(choice)) info.spec.variant.clear();
   return info;

@@ -4,7 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "serve/answers/answer_writer.h"
+#include "serve/answers/openai_writer.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -67,7 +67,7 @@ TEST_CASE("F89: a completion's logprobs have offsets of characters, and each tok
 
 TEST_CASE("F89: choices of an answer have their index, and each of a chat its role once") {
   const Json logprobs = {{"content", Json::array()}};
-  AnswerWriter w("1", "tiny", 5, true, false, false);
+  OpenAiWriter w("1", "tiny", 5, true, false, false);
   const auto choice = [&](const AnswerPart& part) {
     return (*parse_json(w.chunk(part, {}).substr(6)))["choices"][0];
   };

@@ -220,7 +220,13 @@ struct Cluster {
       p.push_back(std::make_unique<FakePrefill>(loop, conductor->control(), strf("p%d", i)));
       p.back()->then = [this](const std::string& request) { answer(request); };
     }
+    for (auto& w : d) serve_model(w->me);
+    for (auto& w : p) serve_model(w->me);
     REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
+  }
+  void serve_model(Heartbeat& me) const {
+    me.model = conductor->spec().name;
+    me.fingerprint = conductor->spec().fingerprint(16);
   }
   FakeDecode& decode_of(const std::string& request) {
     for (auto& w : d)

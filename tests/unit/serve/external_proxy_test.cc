@@ -43,7 +43,8 @@ TEST_CASE("F89: requests that own workers cannot do reach the engine as they wer
        R"("response_format":{"type":"json_object"},"top_logprobs":2,"logprobs":true})"},
       {"/v1/responses", R"({"model":"tiny","input":"x","reasoning":{"effort":"low"}})"},
       {"/v1/messages",
-       R"({"model":"tiny","max_tokens":5,"messages":[{"role":"user","content":"x"}]})"},
+       R"({"model":"tiny","max_tokens":5,"messages":[{"role":"user","content":"x"}],)"
+       R"("thinking":{"type":"adaptive"}})"},
       {"/v1/embeddings", R"({"model":"tiny","input":["x","y"],"encoding_format":"base64"})"},
       {"/v1/rerank", R"({"model":"tiny","query":"x","documents":["y"]})"},
       {"/rerank", R"({"query":"x","documents":["y"]})"},

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "serve/answers/answer_writer.h"
+#include "serve/answers/openai_writer.h"
 #include "serve/answers/text_stream.h"
 
 using namespace mc;
@@ -306,7 +306,7 @@ TEST_CASE("errors have the shape clients parse") {
 }
 
 TEST_CASE("stream events follow the standard") {
-  AnswerWriter w("1", "tiny", 5, false, true, false);
+  OpenAiWriter w("1", "tiny", 5, false, true, false);
   const auto chunk = w.chunk({.text = "a\"b"}, {3, 1, 2});
   REQUIRE(chunk.starts_with("data: "));
   REQUIRE(chunk.ends_with("\n\n"));
@@ -315,12 +315,14 @@ TEST_CASE("stream events follow the standard") {
   CHECK(j["choices"][0]["text"] == "a\"b");
   CHECK(j["choices"][0]["finish_reason"].is_null());
   CHECK(j["usage"].is_null());
-  const auto last = *parse_json(w.last({3, 1, 2}, Json{{"kv_errors", 0}}).substr(6));
+  const std::string events = w.end({3, 1, 2}, Json{{"kv_errors", 0}});
+  CHECK(events.ends_with("\n\ndata: [DONE]\n\n"));
+  const auto last = *parse_json(events.substr(6, events.find('\n') - 6));
   CHECK(last["choices"].empty());
   CHECK(last["usage"]["total_tokens"] == 4);
   CHECK(last["usage"]["prompt_tokens_details"]["cached_tokens"] == 2);
   CHECK(last["mc"]["kv_errors"] == 0);
-  AnswerWriter chat("1", "tiny", 5, true, false, false);
+  OpenAiWriter chat("1", "tiny", 5, true, false, false);
   const auto first = *parse_json(chat.chunk({.text = "x"}, {}).substr(6));
   CHECK(first["choices"][0]["delta"]["role"] == "assistant");
   CHECK(first["choices"][0]["delta"]["content"] == "x");
@@ -328,12 +330,12 @@ TEST_CASE("stream events follow the standard") {
   CHECK(!(*parse_json(
       chat.chunk({.text = "y", .finish = "stop"}, {}).substr(6)))["choices"][0]["delta"]
              .contains("role"));
-  CHECK(chat.last({}, Json()).empty());
+  CHECK(chat.end({}, Json()) == "data: [DONE]\n\n");
 }
 
 TEST_CASE("an event is the JSON it always was, whatever stands in names and text") {
   for (const bool chat : {false, true}) {
-    AnswerWriter w("i\"d", "mo\\del", 5, chat, false, true);
+    OpenAiWriter w("i\"d", "mo\\del", 5, chat, false, true);
     for (const std::string text : {"", "a", "\"\\\n\x01", "na\xC3\xAFve"}) {
       const auto event = w.chunk({.text = text, .finish = "stop"}, {3, 1, 2});
       REQUIRE(event.starts_with("data: {"));
