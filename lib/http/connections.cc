@@ -20,6 +20,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "http/cross_origin.h"
 #include "http/pace.h"
 #include "http/parser.h"
 #include "io/address.h"
@@ -124,8 +125,12 @@ struct Connections::Conn final : Parser::Events {
   bool close_after = false;
   bool peer_closed = false;
   size_t held = 0;  // bytes of the body so far
-  int status = 0;   // the status with which on_head or on_body refused the request
-  std::string why;
+  struct Refusal {
+    int status = 0;  // 0: it is not refused
+    std::string why;
+    Headers cross_origin;  // what a page of another site needs to read it
+  };
+  Refusal refusal;  // of the request that is read, by on_head or on_body
 
   Conn(Connections& o, int fd, const std::string& from)
       : owner(o),
@@ -168,16 +173,17 @@ struct Connections::Conn final : Parser::Events {
     if (flow) flow->release();
   }
   bool stop(int code, std::string reason) {
-    status = code;
-    why = std::move(reason);
+    refusal.status = code;
+    refusal.why = std::move(reason);
     return false;
   }
   bool on_head(const Head& head) override {
+    refusal.cross_origin = cross_origin_headers(head.headers, owner.options_.origins);
     if (refuse_all && head.target != kAlways) return stop(503, "too many connections");
-    if (auto refusal = peer == kLocalPeer ? std::nullopt : check_web(head, owner.rules_)) {
-      (void)stop(refusal->status, std::move(refusal->why));
+    if (auto web = peer == kLocalPeer ? std::nullopt : check_web(head, owner.rules_)) {
+      (void)stop(web->status, std::move(web->why));
       // That what frames a body is no HTTP is worse than that the body is no JSON.
-      if (status != 415 || !head.headers.contains("transfer-encoding")) return false;
+      if (refusal.status != 415 || !head.headers.contains("transfer-encoding")) return false;
     }
     if (head.content_length.value_or(0) > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
@@ -289,8 +295,10 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   if (getsockname(evconnlistener_get_fd(listeners_.tcp), reinterpret_cast<sockaddr*>(&bound),
                   &size))
     return fail_errno("read the address of the socket on %s", where.c_str());
-  rules_ = {
-      .loopback = io::is_loopback(host), .names = options_.names, .json_only = options_.json_only};
+  rules_ = {.loopback = io::is_loopback(host),
+            .names = options_.names,
+            .origins = options_.origins,
+            .json_only = options_.json_only};
   if (rules_.loopback) rules_.names.push_back(host);
   return ntohs(port_of(reinterpret_cast<sockaddr&>(bound)));
 }
@@ -381,7 +389,7 @@ void Connections::pump(Conn& conn) {
         if (conn.parser.started()) hold(conn);
         break;
       case Parser::Outcome::kComplete: complete(conn); break;
-      case Parser::Outcome::kStopped: refuse(conn, conn.status, conn.why); break;
+      case Parser::Outcome::kStopped: refuse(conn, conn.refusal.status, conn.refusal.why); break;
       case Parser::Outcome::kHeaderTooLarge:
         refuse(conn, 431, "the header is larger than this server accepts");
         break;
@@ -393,7 +401,7 @@ void Connections::pump(Conn& conn) {
 }
 
 void Connections::complete(Conn& conn) {
-  if (conn.status != 0) return refuse(conn, conn.status, conn.why);
+  if (conn.refusal.status != 0) return refuse(conn, conn.refusal.status, conn.refusal.why);
   const Head& head = conn.parser.head();
   if (waiting.load() >= options_.queue_max && head.target != kAlways)
     return refuse(conn, 503, "too many requests are waiting");
@@ -403,6 +411,7 @@ void Connections::complete(Conn& conn) {
   a.keep_alive = head.keep_alive && !stopping_ && !conn.refuse_all;
   a.request.method = head.method;
   const size_t mark = head.target.find('?');
+  a.request.target = head.target;
   a.request.path = decoded(head.target.substr(0, mark));
   if (mark != std::string::npos) a.request.query = decoded_query(head.target.substr(mark + 1));
   a.request.headers = head.headers;
@@ -414,6 +423,7 @@ void Connections::complete(Conn& conn) {
   conn.flow->held = std::exchange(conn.held, 0);
   conn.state = Conn::State::kAnswering;
   conn.in_body = false;
+  conn.refusal.cross_origin.clear();
   slots_.busy(conn.slot);
   conn.exchange = a.exchange;
   conn.close_after = !a.keep_alive;
@@ -428,8 +438,9 @@ void Connections::refuse(Conn& conn, int status, const std::string& why) {
   const Page page =
       options_.refusal ? options_.refusal(status, why) : Page{"text/plain", why + "\n"};
   const size_t length = page.body.size();
-  const Headers retry = status == 503 ? Headers{{"Retry-After", "1"}} : Headers{};
-  conn.write(answer_head(status, page.content_type, retry, &length, false, false) + page.body);
+  Headers extra = std::move(conn.refusal.cross_origin);
+  if (status == 503) extra.push_back({"Retry-After", "1"});
+  conn.write(answer_head(status, page.content_type, extra, &length, false, false) + page.body);
   std::string().swap(conn.body);
   conn.release();
   conn.state = Conn::State::kRefusing;

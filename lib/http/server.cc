@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "http/connections.h"
+#include "http/cross_origin.h"
 #include "http/event_thread.h"
 #include "io/address.h"
 
@@ -20,6 +21,7 @@ struct Exchange::Impl {
   Connections* connections = nullptr;  // only tasks use it, and they end with its thread
   std::shared_ptr<Flow> flow;
   uint64_t id = 0;
+  Headers cross_origin;  // of its answer
   bool http10 = false, keep_alive = false;
   bool streaming = false, answered = false, gone = false;
   std::function<void()> on_gone;
@@ -37,9 +39,10 @@ struct Exchange::Impl {
       c->send(x, std::move(b), last);
     });
   }
-  void reply(int status, std::string_view type, std::string body, const Headers& extra) {
+  void reply(int status, std::string_view type, std::string body, Headers extra) {
     answered = true;
     on_gone = nullptr;
+    extra.insert(extra.end(), cross_origin.begin(), cross_origin.end());
     const size_t length = body.size();
     std::string bytes = answer_head(status, type, extra, &length, http10, keep_alive);
     if (request.method != "HEAD") bytes += body;
@@ -53,13 +56,14 @@ const Request& Exchange::request() const { return impl_->request; }
 void Exchange::reply(int status, std::string_view content_type, std::string body,
                      Headers extra) const {
   if (impl_->answered || impl_->streaming) return;
-  impl_->reply(status, content_type, std::move(body), extra);
+  impl_->reply(status, content_type, std::move(body), std::move(extra));
 }
 
 void Exchange::start(int status, std::string_view content_type, Headers extra) const {
   if (impl_->answered || impl_->streaming) return;
   impl_->streaming = true;
   extra.emplace_back("Cache-Control", "no-cache");
+  extra.insert(extra.end(), impl_->cross_origin.begin(), impl_->cross_origin.end());
   // HTTP/1.0 has no chunks: the end of the connection ends the answer.
   impl_->send(answer_head(status, content_type, extra, nullptr, impl_->http10,
                           impl_->keep_alive && !impl_->http10),
@@ -103,6 +107,7 @@ size_t Exchange::unsent() const {
 struct Server::Impl {
   Handler handler;
   std::string address, local_socket;
+  std::vector<std::string> origins;
   EventThread thread;
   std::unique_ptr<Connections> connections;
   std::map<uint64_t, std::weak_ptr<Exchange::Impl>> exchanges;  // the loop's; unanswered
@@ -138,6 +143,9 @@ struct Server::Impl {
       sweep_at = std::max<size_t>(64, exchanges.size() * 2);
     }
     exchanges.emplace(x->id, x);
+    x->cross_origin = cross_origin_headers(x->request.headers, origins);
+    if (auto answer = preflight_answer(x->request.method, x->request.headers, origins))
+      return x->reply(200, "", "", std::move(*answer));
     handler(Exchange(std::move(x)));
   }
   void gone(uint64_t id) {
@@ -156,7 +164,9 @@ Server::~Server() = default;
 Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& address,
                                              ServerOptions options, Handler handler) {
   MC_TRY(io::Address where, io::parse_address(address));
+  MC_TRY_(check_origins(options.origins));
   auto impl = std::make_shared<Impl>(loop, std::move(handler));
+  impl->origins = options.origins;
   // Tasks for the loop hold the server weakly: one may destroy it, and the rest must then do
   // nothing.
   const std::weak_ptr<Impl> weak = impl;

@@ -38,6 +38,7 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 struct Request {
   std::string method;                          // "GET"
   std::string path;                            // decoded, without the query
+  std::string target;                          // both, as sent
   std::map<std::string, std::string> query;    // decoded
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
@@ -88,6 +89,8 @@ struct ServerOptions {
   // Whose pages may ask, and by which hosts' names (http/web_check.h). The local socket is free of
   // this: no web page reaches it.
   std::vector<std::string> names{};
+  // Other sites whose pages may ask all the same (http/cross_origin.h).
+  std::vector<std::string> origins{};
   bool json_only = false;
   std::string local_socket{};   // a path, in which {port} becomes the port; "": none
   bool local_optional = false;  // serve without it where it cannot be

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "http/cross_origin.h"
 #include "http/strict.h"
 #include "io/address.h"
 
@@ -54,9 +55,12 @@ std::optional<WebRefusal> check_web(const Head& head, const WebRules& rules) {
   const bool ours = !head.headers.contains("host") || is_ours(host, rules);
   const bool reads = head.method == "GET" || head.method == "HEAD";
   const bool follows_link = reads && header_of(head, "sec-fetch-mode") == "navigate";
-  const bool other_site = head.headers.contains("origin") &&
-                          !(ours && is_own_page(header_of(head, "origin"), host, rules));
-  if (other_site || (header_of(head, "sec-fetch-site") == "cross-site" && !follows_link))
+  const std::string_view origin = header_of(head, "origin");
+  const bool invited = allows_origin(origin, rules.origins);
+  const bool other_site =
+      head.headers.contains("origin") && !(ours && is_own_page(origin, host, rules));
+  const bool crosses = header_of(head, "sec-fetch-site") == "cross-site" && !follows_link;
+  if (!invited && (other_site || crosses))
     return WebRefusal{403, "a page of another site may not ask this server"};
   if (!ours)
     return WebRefusal{421, "this server is not '" + escape(host) +

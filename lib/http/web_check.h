@@ -17,7 +17,8 @@ struct WebRules {
   // loopback any may: a server there has keys, or its owner said that it needs none.
   bool loopback = true;
   std::vector<std::string> names{};
-  bool json_only = false;  // bodies are JSON and say so
+  std::vector<std::string> origins{};  // other sites whose pages may ask
+  bool json_only = false;              // bodies are JSON and say so
 };
 
 struct WebRefusal {

@@ -74,6 +74,13 @@ struct ConductorOptions {
   Result<> check() const;
 };
 
+// How a request that is cancelled counts, in HTTP's terms: its client left, it has all it needs (a
+// stop string came), or it shares the end of another.
+struct CancelledAs {
+  int status = 499;
+  std::string reason = "client_gone";
+};
+
 class Conductor {
  public:
   // `epoch`: the start of this process, larger than any before it.
@@ -88,8 +95,7 @@ class Conductor {
   // Calls the sink on later turns, or at once when it refuses. The id is for cancel().
   Id submit(GenerateRequest request, ResponseSink sink);
   // Ends a request without calling its sink, and aborts it on both workers. Ignores unknown ids.
-  // `finish` is set when the caller has all it needs (a stop string came).
-  void cancel(Id id, const std::string& reason, const std::string& finish = {});
+  void cancel(Id id, const std::string& why, const CancelledAs& as = {});
 
   void drain();                                // refuses new requests
   void cancel_all(const std::string& reason);  // on_done with 503 for each

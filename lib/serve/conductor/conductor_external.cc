@@ -199,7 +199,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   job.deadline = loop_.now() + options_.prefill_timeout;
   job.proxied.status = 0;
   const ProxiedRequest& proxied = *job.ask.proxied;
-  http::ClientRequest r = engine.request("POST", proxied.path);
+  http::ClientRequest r =
+      engine.request("POST", proxied.target.empty() ? proxied.path : proxied.target);
   const bool keyed = !r.headers.empty();
   for (const auto& [name, value] : proxied.headers)
     if (!keyed || (name != "authorization" && name != "x-api-key"))
@@ -225,7 +226,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     const auto type = headers.find("content-type");
     w.type = type == headers.end() ? "application/json" : type->second;
     w.retry_after = retry_after_of(headers);
-    if (const ProxiedRequest& p = *j->ask.proxied; renames(p, theirs))
+    const ProxiedRequest& p = *j->ask.proxied;
+    if (renames(p, theirs) && (w.streams() || w.type.find("json") != std::string::npos))
       w.rename.emplace(theirs, p.model, w.streams());
   };
   calls.on_chunk = [this, mine](std::string_view chunk, Time) {

@@ -138,22 +138,19 @@ void Conductor::end(Job& job, const std::optional<RequestError>& failed) {
   owned->sink.on_done(owned->progress, failed);
 }
 
-void Conductor::cancel(Id id, const std::string& reason, const std::string& finish) {
+void Conductor::cancel(Id id, const std::string& why, const CancelledAs& as) {
   const auto it = jobs_.find(id);
   if (it == jobs_.end()) return;
   Job& job = *it->second;
-  release(job, reason);
+  release(job, why);
   metrics_
       .counter("mc_conductor_requests_total", "requests answered",
-               {{"code", finish.empty() ? "499" : "200"},
-                {"reason", finish.empty() ? "client_gone" : finish}})
+               {{"code", std::to_string(as.status)}, {"reason", as.reason}})
       .add();
-  log_end(job, reason);
-  end_request_span(
-      job.span, job.ask, job.progress, job.arrived, loop_.clock().now(),
-      finish.empty() ? SpanOutcome{499, "client_gone", reason} : SpanOutcome{200, finish, ""});
-  decisions_.ended(id, job.progress, finish.empty() ? 499 : 200,
-                   finish.empty() ? "client_gone" : finish, reason);
+  log_end(job, why);
+  end_request_span(job.span, job.ask, job.progress, job.arrived, loop_.clock().now(),
+                   SpanOutcome{as.status, as.reason, as.status == 200 ? "" : why});
+  decisions_.ended(id, job.progress, as.status, as.reason, why);
   waiting_.erase(job.turn());
   jobs_.erase(it);
   make_room();

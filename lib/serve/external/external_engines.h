@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -23,89 +22,12 @@
 #include "base/metrics.h"
 #include "http/client.h"
 #include "io/loop.h"
-#include "sched/cost.h"
-#include "sched/ledger.h"
-#include "sched/prefill_rate.h"
 #include "sched/prefix_index.h"
-#include "serve/external/engine_metrics.h"
-#include "serve/external/event_stream.h"
-#include "serve/external/external_cache.h"
+#include "serve/external/external_engine.h"
 #include "serve/external/model_names.h"
-#include "serve/external/outliers.h"
 #include "serve/external/text_affinity.h"
 
 namespace mc::serve {
-
-struct ExternalOptions {
-  std::string name;     // instance_id
-  std::string url;      // "http://host:port" or https; empty: only indexed, gets no requests
-  std::string ca_file;  // https: certificates to trust; empty: the system's
-  std::string model;    // as it calls it
-  std::string serves;   // the same model, as we call it; empty: the conductor's own
-  std::string tenant = "default";  // for /query
-  std::string events, replay;      // of its publisher; empty: its cache is not known
-  uint32_t block_tokens = 0;       // 0: as its first event says
-  uint64_t rank = 0;               // data parallel
-  // "both"; or "prefill", which hands its KV to any engine of role "decode" in the same group.
-  std::string role = "both";
-  std::string kv_group = "default";
-  std::string api_key;  // sent to it as a bearer's; in no log and no answer of ours
-  bool posted = false;  // by POST /register: kept in the state file, where there is one
-};
-
-// What POST /register takes:
-//   {"instance_id", "url", "model", "modelname", "endpoint", "replay_endpoint", "block_size",
-//   "tenant_id",
-//    "dp_rank", "type", "role", "kv_group", "api_key"}
-// Errors: kInvalid, naming the member.
-Result<ExternalOptions> parse_external(const Json& json);
-Json registration_json(const ExternalOptions& options);  // what parse_external() reads
-// A file with a list of those; there "key_file" may name a file with the key, of mode 0600.
-Result<std::vector<ExternalOptions>> read_external(const std::string& path);
-
-// Names of LoRA adapters of an engine's model.
-using AdapterNames = std::set<std::string>;
-
-// Of one request on one engine.
-struct AnswerTimes {
-  Time sent{}, began{};
-  bool alone = false;     // the engine had nothing else of ours when it was sent
-  double prefill_ms = 0;  // where the answer began with its first token; 0: that is not known
-};
-
-struct ExternalEngine {
-  ExternalOptions options;
-  http::ClientRequest request(const char* method, const std::string& path) const;
-  bool up = false, checking = false, known = false;  // known: its models were checked
-  bool doubted = false;                              // its last check failed
-  bool asks_models = false;                          // the check under way
-  Time models_at{};                                  // when it was asked for them
-  AdapterNames adapters;
-  Time no_tokens_until{};             // it cannot say a prompt's tokens, and is not asked before
-  std::string why = "not asked yet";  // when it is not up
-  Time checked{};
-  Duration check_after{};     // asked again this long after `checked`
-  uint64_t registration = 0;  // an answer to an older one of the same name is not its own
-  std::unique_ptr<ExternalCache> cache;
-  std::unique_ptr<EventStream> stream;
-  OutlierWatch outliers;
-  bool told_ejected = false;  // in the log
-  // What this conductor gave it to do.
-  sched::Ledger ledger;
-  uint64_t assigned = 0, requests = 0, context_tokens = 0;
-  // What it takes for it, and what it says of itself.
-  sched::PrefillRate rate;
-  double step_ms = 0;  // between two tokens; 0: not known
-  Time answered_at{};  // when it last began an answer
-  EngineMetrics metrics;
-  Time metrics_at{}, no_metrics_until{};
-  bool asks_metrics = false;
-  double wait_ms(Time now) const;  // until a new request would start, by our ledger and its own
-  void begins(AnswerTimes& times, bool first_token, Time now);
-  // An answer is complete. `cached`: of the prompt's tokens; `output`: tokens after the first.
-  void learn(const AnswerTimes& times, const sched::Cost& cost, uint64_t tokens, uint64_t cached,
-             uint64_t output, Time now);
-};
 
 class ExternalEngines {
  public:
@@ -171,7 +93,5 @@ class ExternalEngines {
   uint64_t registrations_ = 0;
   std::string state_file_;
 };
-
-Json external_json(const ExternalEngine& engine, Time now);  // for /cluster
 
 }  // namespace mc::serve

@@ -107,7 +107,7 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   void finish();
   void give_up(const std::string& reason);
   void close(const std::string& error = {});
-  void cancel_all(const std::string& reason);
+  void cancel_all(const std::string& why, const CancelledAs& as = {});
   std::vector<size_t> best() const;
   Json where() const;
 
@@ -230,8 +230,10 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
                               const std::string& id, ParsedRequest asked,
                               telemetry::OpenSpan span) {
   const bool stream = asked.own ? asked.own->stream : asked.proxied->stream;
-  if (asked.proxied)
+  if (asked.proxied) {
+    asked.proxied->target = x.request().target;
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
+  }
   if (asked.own && asked.own->best_of + asked.own->more_prompts.size() > 1 && asked.proxied)
     choose_side(asked, s.conductor_.external().up(s.limits_.model) > 0);
   GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
@@ -346,9 +348,9 @@ void ApiServer::Answer::close(const std::string& error) {
   tokens("output").add(output);
 }
 
-void ApiServer::Answer::cancel_all(const std::string& reason) {
+void ApiServer::Answer::cancel_all(const std::string& why, const CancelledAs& as) {
   for (Choice& c : choices)
-    if (c.asked && !std::exchange(c.ended, true)) s.conductor_.cancel(c.job, reason);
+    if (c.asked && !std::exchange(c.ended, true)) s.conductor_.cancel(c.job, why, as);
 }
 
 void ApiServer::Answer::give_up(const std::string& reason) {
@@ -385,7 +387,7 @@ void ApiServer::Answer::tokens(size_t choice, const Progress& p, const std::vect
     end.finish = "stop";
     const Conductor::Id job = c.job;
     done(choice, end, std::nullopt);
-    s.conductor_.cancel(job, "a stop string, or all that was wanted, came", "stop");
+    s.conductor_.cancel(job, "a stop string, or all that was wanted, came", {200, "stop"});
   } else if (x.unsent() > kUnsentMax) {
     return give_up("the client reads too slowly");
   }
@@ -463,7 +465,7 @@ void ApiServer::Answer::done(size_t choice, const Progress& p,
 void ApiServer::Answer::failed(const Progress& p, const RequestError& e) {
   status = e.status;
   close(e.what);
-  cancel_all("another choice of the request failed");
+  cancel_all("another choice of the request failed", {e.status, e.code});
   if (proxied && !request.stream) return;  // cut: the client sees that it is not whole
   const ApiError error{e.status, e.what, e.param, e.code};
   if (started) {

@@ -10,6 +10,7 @@
 #include "serve/frontend/dashboard.h"
 #include "serve/frontend/openai_members.h"
 #include "serve/frontend/registry_routes.h"
+#include "serve/openapi/openapi.h"
 
 namespace mc::serve {
 namespace {
@@ -46,10 +47,12 @@ std::string without_tenants(const std::string& text) {
 
 // Monitors: of metrics and the cluster's state. Admins read everything; without API keys everybody
 // does. Who controls changes the cluster: with an admin's key or over the admin socket.
+constexpr std::string_view kBoth = "GET, POST";
+
 enum class Who : uint8_t { kEverybody, kMonitor, kTenant, kAdmin, kControl };
 
 struct ApiServer::Route {
-  std::string_view method, path;  // "*": any method; a path that ends in /* stands for all below
+  std::string_view method, path;  // one or more methods; a path that ends in /* is all below it
   Who who;
   void (*answer)(ApiServer&, const http::Exchange&, Tenants::Index);
 
@@ -58,7 +61,8 @@ struct ApiServer::Route {
                                 : asked == path;
   }
   bool takes(std::string_view asked) const {
-    return method == "*" || method == asked || (method == "GET" && asked == "HEAD");
+    const std::string_view wanted = asked == "HEAD" ? "GET" : asked;
+    return method == wanted || (method == kBoth && (wanted == "GET" || wanted == "POST"));
   }
   static const Route* find(std::string_view path);
   static std::string list();
@@ -130,6 +134,12 @@ struct ApiServer::Pages {
     const std::string text = s.metrics_.text();
     const bool whole = !s.tenants_.keyed() || s.is_monitor(x);
     x.reply(200, http::kMetricsType, whole ? text : without_tenants(text));
+  }
+  static void version(ApiServer&, const http::Exchange& x, Tenants::Index) {
+    x.reply(200, kJsonType, dump_json({{"version", MC_VERSION}}) + "\n");
+  }
+  static void openapi(ApiServer&, const http::Exchange& x, Tenants::Index) {
+    x.reply(200, kJsonType, std::string(openapi_json()));
   }
   static void cluster(ApiServer& s, const http::Exchange& x, Tenants::Index) {
     x.reply(200, kJsonType, dump_json(s.conductor_.cluster(), 2) + "\n");
@@ -251,10 +261,12 @@ const std::vector<ApiServer::Route>& ApiServer::Route::all() {
       {"GET", "/live", Who::kEverybody, P::common},
       {"GET", "/ready", Who::kEverybody, P::common},
       {"GET", "/health", Who::kEverybody, P::common},
+      {"GET", "/version", Who::kEverybody, P::version},
+      {"GET", "/openapi.json", Who::kEverybody, P::openapi},
       {"GET", "/metrics", Who::kMonitor, P::metrics},
       {"GET", "/cluster", Who::kMonitor, P::cluster},
       {"GET", "/config", Who::kAdmin, P::config},
-      {"*", "/debug/route", Who::kAdmin, P::dry_run},
+      {kBoth, "/debug/route", Who::kAdmin, P::dry_run},
       {"GET", "/explain/*", Who::kAdmin, P::explain},
       {"POST", "/query", Who::kAdmin, P::by_json<query_tokens>},
       {"POST", "/query_by_hash", Who::kAdmin, P::by_json<query_hashes>},
@@ -339,18 +351,26 @@ std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x, const Ro
 void ApiServer::dispatch(const http::Exchange& x) {
   ids_.next();
   const auto& [path, method] = std::tie(x.request().path, x.request().method);
-  const Route* route = Route::find(path);
+  const Route* const route = route_of(path);
   const auto tenant = enter(x, route);
   if (!tenant) return;
-  if (route != nullptr && route->answer == Pages::by_engine && conductor_.external().all().empty())
+  if (route == nullptr) return refuse(x, {404, "no such page: try " + Route::list(), "", ""});
+  const bool by_engine = route->answer == Pages::by_engine;
+  if (route->takes(method) && by_engine && conductor_.external().all().empty())
     return refuse(x,
                   {404, "only external engines answer " + path + ", and there are none", "", ""});
-  if (route != nullptr && route->takes(method)) return route->answer(*this, x, *tenant);
-  if (route != nullptr && route->method == "POST")
-    return refuse(x, {405, path + " wants POST, not " + method, "", ""});
-  if (route != nullptr || (method != "GET" && method != "HEAD"))
-    return refuse(x, {405, path + " wants GET, not " + method, "", ""});
-  refuse(x, {404, "no such page: try " + Route::list(), "", ""});
+  if (route->takes(method)) return route->answer(*this, x, *tenant);
+  const std::string wanted(route->method);
+  refuse(
+      x, {405, path + " wants " + wanted + ", not " + method, "", ""},
+      {{"x-request-id", ids_.of(x)}, {"allow", route->takes("GET") ? wanted + ", HEAD" : wanted}});
+}
+
+// A path of --pass is a tenant's, as the engines' others.
+const ApiServer::Route* ApiServer::route_of(const std::string& path) const {
+  static constexpr Route kPassed = {"POST", "", Who::kTenant, Pages::by_engine};
+  const Route* const known = Route::find(path);
+  return known == nullptr && passed_.match(path) ? &kPassed : known;
 }
 
 }  // namespace mc::serve

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "http/cross_origin.h"
 #include "io/address.h"
 #include "io/limits.h"
 #include "serve/answers/messages_writer.h"
@@ -67,6 +68,18 @@ Result<model::ToolCallFormat> calls_of(const std::string& parser, const model::C
               parser.c_str());
 }
 
+Result<> check_sites(const ApiServerOptions& options) {
+  const auto& sites = options.cors_origins;
+  if (const auto good = http::check_origins(sites); !good)
+    return fail(Code::kInvalid, "--cors-origins: %s", good.error().what.c_str());
+  if (std::find(sites.begin(), sites.end(), "*") == sites.end() || !options.api_keys.empty() ||
+      options.http_without_keys)
+    return {};
+  return fail(Code::kInvalid,
+              "refusing --cors-origins * without --api-keys: every page that someone here opens "
+              "could send prompts; name the sites, or let all ask with --http-without-keys");
+}
+
 }  // namespace
 
 void ApiServerOptions::describe(OptionList& v) {
@@ -85,6 +98,9 @@ void ApiServerOptions::describe(OptionList& v) {
     "hosts that requests may name beside loopback's own, such as a proxy's");
   v("http-without-keys", http_without_keys,
     "serve beyond loopback without --api-keys: all who reach the port may send prompts");
+  v("cors-origins", cors_origins,
+    "sites whose pages may ask, as https://chat.example, or * for all; empty: none");
+  v("pass", pass, "other paths below /v1/ whose POSTs go to external engines, such as /v1/audio/*");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
   v("otlp-ratio", otlp_ratio,
     "share of the requests whose spans --otlp gets, 0 to 1, of those that bring no trace of their "
@@ -108,14 +124,16 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or no client can connect");
   MC_TRY_(check_address(options));
+  MC_TRY_(check_sites(options));
+  MC_TRY(PassedPaths passed, PassedPaths::parse(options.pass));
   MC_TRY(const model::ToolCallFormat calls, calls_of(options.tool_call_parser, conductor.chat()));
   Tenants tenants;
   const std::string stamp = stamp_of(options.api_keys);  // before it is read: no change is missed
   if (!options.api_keys.empty()) {
     MC_TRY(tenants, Tenants::open(options.api_keys));
   }
-  auto api = std::unique_ptr<ApiServer>(
-      new ApiServer(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
+  auto api = std::unique_ptr<ApiServer>(new ApiServer(
+      loop, options, conductor, metrics, std::move(tenants), std::move(passed), std::move(config)));
   api->keys_stamp_ = stamp;
   api->limits_.calls = calls;
   if (!options.api_keys.empty()) api->watch_keys();
@@ -125,11 +143,18 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   http::ServerOptions server;
   server.names = options.http_names;
   server.json_only = true;
+  server.origins = options.cors_origins;
   server.local_optional = options.admin_socket.empty();
   if (!server.local_optional && options.admin_socket != "none")
     server.local_socket = options.admin_socket;
   if (server.local_optional && !options.runtime_folder.empty())
     server.local_socket = options.runtime_folder + "/mc-conductor-{port}.sock";
+  if (const auto& chat = conductor.chat(); !chat.problem.empty())
+    log_warn("conductor", "the model's chat template cannot be read: %s: chats %s",
+             chat.problem.c_str(),
+             chat.program || chat.kind != model::ChatTemplate::kUnknown
+                 ? "are written by an approximation, or without tools"
+                 : "are refused");
   // What an external engine may take is not known: pictures, for one.
   if (conductor.external().all().empty()) server.body_max = Bytes{api->limits_.body_max()};
   server.connections_max = files_for(options.connections);
@@ -146,13 +171,14 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
 }
 
 ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor& conductor,
-                     Metrics& metrics, Tenants tenants, std::string config)
+                     Metrics& metrics, Tenants tenants, PassedPaths passed, std::string config)
     : loop_(loop),
       conductor_(conductor),
       metrics_(metrics),
       tracer_(options.tracer),
       trace_ratio_(options.otlp_ratio),
       coalesce_(options.coalesce),
+      passed_(std::move(passed)),
       tenants_(std::move(tenants)),
       keys_file_(options.api_keys),
       config_(std::move(config)),

@@ -36,6 +36,7 @@
 #include "base/random.h"
 #include "http/server.h"
 #include "serve/conductor/conductor.h"
+#include "serve/external/passed_paths.h"
 #include "serve/frontend/engine_tokens.h"
 #include "serve/frontend/openai_proxied.h"
 #include "serve/frontend/tenants.h"
@@ -54,6 +55,8 @@ struct ApiServerOptions {
   bool http_without_keys = false;
   std::string runtime_folder{};  // of the default socket, no option; "": none
   uint64_t seed = fresh_seed();  // of the seeds that requests do not name, no option
+  std::vector<std::string> cors_origins{};
+  std::vector<std::string> pass{};
   bool coalesce = false;
   std::string tool_call_parser = "auto";
   Duration tokenize_wait = std::chrono::milliseconds(100);
@@ -101,7 +104,7 @@ class ApiServer {
   struct Answer;  // one request while it is answered
   static constexpr const char* kJsonType = "application/json";
   ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor& conductor, Metrics& metrics,
-            Tenants tenants, std::string config);
+            Tenants tenants, PassedPaths passed, std::string config);
   void watch_keys();
   static void count(Metrics& metrics, int status, const std::string& reason);
   void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}) const;
@@ -114,6 +117,7 @@ class ApiServer {
   std::optional<Tenants::Index> enter_admin(const http::Exchange& x, bool changes);
   std::optional<Tenants::Index> tenant_of(const http::Exchange& x);
   std::optional<Tenants::Index> enter(const http::Exchange& x, const Route* route);
+  const Route* route_of(const std::string& path) const;
   void dispatch(const http::Exchange& x);
 
   // api_completion.cc
@@ -128,6 +132,7 @@ class ApiServer {
   telemetry::Tracer* const tracer_;
   const double trace_ratio_;
   const bool coalesce_;
+  const PassedPaths passed_;
   Tenants tenants_;
   std::optional<ApiKey> monitor_key_;
   const std::string keys_file_;

@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "serve/answers/responses_writer.h"
 #include "serve/frontend/openai_members.h"
+#include "serve/protocol/json_text.h"
 #include "serve/translate/chat_request.h"
 
 namespace mc::serve {
@@ -16,6 +17,7 @@ namespace {
 constexpr uint32_t kChatTokens = 512;  // when a chat names no limit
 constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kNameBytesMax = 256;
 constexpr uint64_t kBodyMax = 32 * kMiB, kOtherMembers = kMiB;
+constexpr size_t kLongBody = 8 * kKiB;
 constexpr uint64_t kEscapedByte = 6, kWrittenId = 16;  // bytes, as "\\u0041" and "     262143, "
 constexpr int64_t kPriorityMax = 1'000'000;
 
@@ -274,15 +276,34 @@ tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path
   return r;
 }
 
+namespace {
+
+// The body of a completion without a long prompt of ids, which goes into `ids`; empty: it has none.
+std::string without_ids(std::string_view body, uint32_t vocab, std::vector<int32_t>& ids) {
+  if (body.size() < kLongBody) return {};
+  const auto text = JsonText::parse(std::string(body));
+  const auto prompt = text ? text->find("prompt") : std::nullopt;
+  auto read = prompt ? parse_ids(*prompt, vocab) : std::nullopt;
+  if (!read) return {};
+  ids = std::move(*read);
+  const JsonText::Change rest{"prompt", "0"};
+  return text->with({&rest, 1});
+}
+
+}  // namespace
+
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits) {
-  const auto json = parse_object(body);
+  std::vector<int32_t> ids;
+  const std::string rest = chat ? std::string() : without_ids(body, limits.vocab, ids);
+  const auto json = parse_object(rest.empty() ? body : rest);
   if (!json) return tl::unexpected(json.error());
-  return completion_of(*json, chat, limits);
+  return completion_of(*json, chat, limits, std::move(ids));
 }
 
 tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool chat,
-                                                        const ApiLimits& limits) {
+                                                        const ApiLimits& limits,
+                                                        std::vector<int32_t> ids) {
   const Members m(body);
   CompletionRequest r;
   r.chat = chat;
@@ -301,6 +322,9 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
     if (!conversation) return tl::unexpected(conversation.error());
     r.prompt = std::move(conversation->tokens);
     if (conversation->end) r.stop_token_ids.push_back(*conversation->end);
+  } else if (!ids.empty()) {
+    r.prompt = std::move(ids);
+    if (echo) r.echo.push_back(limits.tokenizer->decode(r.prompt));
   } else {
     MC_API_TRY(read_prompts(*prompt, limits, echo, r));
   }

@@ -74,8 +74,10 @@ ApiLimits limits_of(const model::Tokenizer& tokenizer, std::string model, uint64
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits);
+// `ids`: the prompt, where it was read already, and is no list in `body`.
 tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool chat,
-                                                        const ApiLimits& limits);
+                                                        const ApiLimits& limits,
+                                                        std::vector<int32_t> ids = {});
 // By path: also responses and messages, as the chats that they are.
 tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path,
                                                            std::string_view body,

@@ -12,7 +12,8 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kBytesPerToken = 4;  // of text, about
+constexpr size_t kBytesPerToken = 4;             // of text, about
+constexpr uint32_t kIdsEnd = uint32_t{1} << 31;  // what tokens may be
 // Where the text of a prompt may stand.
 constexpr std::array kPromptNames = {"prompt", "messages", "input", "query"};
 
@@ -25,15 +26,7 @@ std::string_view prompt_text(const JsonText& body) {
 // A prompt that is a list of ids.
 std::vector<int32_t> listed_tokens(const ProxiedRequest& request) {
   const auto text = request.body.find("prompt");
-  const auto json = text && text->starts_with('[') ? parse_json(*text)
-                                                   : Result<Json>(fail(Code::kNotFound, "none"));
-  std::vector<int32_t> ids;
-  if (!json) return ids;
-  for (const Json& id : *json) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) return {};
-    ids.push_back(id.get<int32_t>());
-  }
-  return ids;
+  return text ? parse_ids(*text, kIdsEnd).value_or(std::vector<int32_t>()) : std::vector<int32_t>();
 }
 
 // One list of ids; or one such list, or one text, in a list.
@@ -85,6 +78,7 @@ std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& 
   if (!chat && request.path != "/v1/completions") return {};
   const char* const name = chat ? "messages" : "prompt";
   const auto text = request.body.find(name);
+  if (auto ids = text && !chat ? parse_ids(*text, kIdsEnd) : std::nullopt) return std::move(*ids);
   const auto json = text ? parse_json(*text) : Result<Json>(fail(Code::kNotFound, "no prompt"));
   if (!json || !check_text(*json, name, limits)) return {};
   if (!chat) return tokens_of_prompt(*json, limits);

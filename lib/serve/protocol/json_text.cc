@@ -153,4 +153,29 @@ std::string JsonText::with(std::span<const Change> changes) const {
   return out.append(text_, members_.empty() ? body : members_.back().end);
 }
 
+std::optional<std::vector<int32_t>> parse_ids(std::string_view text, uint32_t end) {
+  constexpr size_t kDigits = 10;
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / 6);
+  const char* at = text.data() + 1;
+  const char* const last = text.data() + text.size() - 1;
+  const auto skip = [&at, last] {
+    while (at < last && (*at == ' ' || *at == '\n' || *at == '\t' || *at == '\r')) ++at;
+  };
+  for (skip(); at < last; skip()) {
+    const char* const begin = at;
+    uint64_t id = 0;
+    while (at < last && *at >= '0' && *at <= '9' && at - begin <= static_cast<ptrdiff_t>(kDigits))
+      id = id * 10 + static_cast<uint64_t>(*at++ - '0');
+    const bool padded = *begin == '0' && at - begin > 1;
+    if (at == begin || padded || id >= end || id > INT32_MAX) return std::nullopt;
+    ids.push_back(static_cast<int32_t>(id));
+    skip();
+    if (at == last) return ids;
+    if (*at++ != ',') return std::nullopt;
+  }
+  return std::nullopt;  // empty, or a comma at the end
+}
+
 }  // namespace mc::serve

@@ -15,6 +15,7 @@ namespace mc::serve {
 
 struct ProxiedRequest {
   std::string path;
+  std::string target;  // the path and its query as the client sent them; empty: `path`
   JsonText body;
   std::vector<std::pair<std::string, std::string>> headers;  // of the client's, those that pass
   std::string model;    // as the client calls it; empty: it names none

@@ -123,8 +123,9 @@ TEST_CASE("400 and 404: what is wrong with a request is named") {
        {400, bad, nullptr, "without a 'content'"},
        "messages"},
       {"/tokenize", R"({"tokens":[1]})", {400, bad, nullptr, "either 'prompt'"}, "prompt"},
-      {"/v1/embeddings", "{}", {405, bad, nullptr, "wants GET"}, nullptr},
-      {"/v1/embeddings", "", {404, bad, nullptr, "no such page"}, nullptr},
+      {"/v1/embeddings", "{}", {404, bad, nullptr, "external engines"}, nullptr},
+      {"/v1/embeddings", "", {405, bad, nullptr, "wants POST"}, nullptr},
+      {"/v1/nothing", "{}", {404, bad, nullptr, "no such page"}, nullptr},
       {c, "", {405, bad, nullptr, "wants POST"}, nullptr},
       {"/explain/nobody", "", {404, bad, "unknown_request", "--explain-last"}, nullptr},
   };

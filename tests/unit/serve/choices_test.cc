@@ -214,6 +214,10 @@ TEST_CASE("F89: one choice's failure ends the request, and the workers hear of t
     CHECK(s.idle());
     REQUIRE(until(s.loop, [&] { return s.d[0]->aborted.size() >= 2; }));
     for (const size_t i : {0u, 2u}) CHECK(s.d[0]->aborted.count(s.d[0]->reserved[i].request) == 1);
+    const std::string metrics = s.metrics.text();  // nobody left
+    CHECK(metrics.find(R"(code="499")") == std::string::npos);
+    CHECK(metrics.find(R"(mc_conductor_requests_total{code="503",reason="worker_failed"} 3)") !=
+          std::string::npos);
   }
 }
 

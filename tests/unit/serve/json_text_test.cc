@@ -57,3 +57,31 @@ TEST_CASE("a text that is no object, or says something twice, is refused") {
   for (int i = 0; i < 1100; ++i) many += "\"k" + std::to_string(i) + "\":1,";
   CHECK_FALSE(JsonText::parse(many + "\"z\":1}"));
 }
+
+TEST_CASE("a list of ids is read from its text, and nothing else is taken for one") {
+  using Ids = std::vector<int32_t>;
+  CHECK(parse_ids("[1,2]", 3) == Ids{1, 2});
+  CHECK(parse_ids("[ 0 ,\n2147483647\t]", 1u << 31) == Ids{0, 2147483647});
+  for (const char* text : {"[]",
+                           "[ ]",
+                           "[1,]",
+                           "[,1]",
+                           "[1 2]",
+                           "[1",
+                           "1]",
+                           "",
+                           "[",
+                           "[01]",
+                           "[-1]",
+                           "[1.0]",
+                           "[1e2]",
+                           "[\"1\"]",
+                           "[[1]]",
+                           "[1],[2]",
+                           "[1]]",
+                           "[3]",
+                           "[null]",
+                           "[99999999999]",
+                           "[18446744073709551617]"})
+    CHECK_MESSAGE(!parse_ids(text, 3), text);
+}

@@ -122,7 +122,7 @@ struct MockEngine {
 
   void generate(const http::Exchange& x) {
     const std::string& path = x.request().path;
-    came.push_back({path, x.request().body, x.request().headers});
+    came.push_back({path, x.request().body, x.request().headers, x.request().query});
     const auto parsed = parse_json(x.request().body);  // some is no JSON to a strict reader
     const Json body = parsed ? *parsed : Json::object();
     asked.push_back(body);
@@ -191,7 +191,7 @@ struct MockEngine {
   Duration delay{};  // before it begins to answer
   struct Came {
     std::string path, body;
-    std::map<std::string, std::string> headers;
+    std::map<std::string, std::string> headers, query;
   };
   std::vector<Came> came;  // every request for an answer, as it came
   std::vector<Json> asked;

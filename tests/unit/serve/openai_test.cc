@@ -391,3 +391,32 @@ TEST_CASE("a stop string ends the text before itself, wherever tokens are cut") 
   CHECK(held.flush() == "E");
   CHECK(!held.stopped());
 }
+
+TEST_CASE("a long list of ids is the same prompt, and is refused for the same reasons") {
+  ApiLimits limits = kLimits;
+  limits.context_max = 100'000;
+  std::string list;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 4000; ++i) {
+    list += (i > 0 ? "," : "") + std::to_string(i * 7 % 32000);
+    ids.push_back(i * 7 % 32000);
+  }
+  const auto ask = [&](const std::string& prompt, const std::string& more = {}) {
+    return parse_completion(R"({"model":"tiny","prompt":)" + prompt + more + "}", false, limits);
+  };
+  const auto flat = ask("[" + list + "]", R"(,"echo":true,"n":2,"max_tokens":3)");
+  REQUIRE(flat);
+  CHECK(flat->prompt == ids);
+  CHECK(flat->echo == std::vector<std::string>{kBytes.decode(ids)});
+  CHECK(flat->n == 2);
+  const auto several = ask("[[" + list + "],[1]]");
+  REQUIRE(several);
+  CHECK(several->prompt == ids);
+  CHECK(several->more_prompts.size() == 1);
+  CHECK(ask("[" + list + ",32000]").error().param == "prompt");
+  CHECK(ask("[" + list + ",-1]").error().param == "prompt");
+  CHECK(ask("[" + list + ",]").error().code == "invalid_json");
+  CHECK(ask("[" + list + "]", R"(,"suffix":"x")").error().param == "suffix");
+  limits.context_max = 4000;
+  CHECK(ask("[" + list + "]").error().code == "context_length_exceeded");
+}
