@@ -1,5 +1,6 @@
 // Responses and Anthropic's messages, answered by own workers.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include "base/json.h"
 #include "text_model.h"
@@ -245,6 +246,22 @@ TEST_CASE("responses: what own workers do not do is a 400 that names it") {
   CHECK(
       s.ask("/v1/responses", kInput + R"(,"store":true,"background":false,"include":[]})").status ==
       200);
+}
+
+TEST_CASE(
+    "messages: a key may come as x-api-key, and one that is unknown is refused in their form") {
+  const std::string path = text_model() + "/keys.json";
+  std::ofstream(path) << R"({"tenants":[{"name":"a","keys":["key-of-tenant-a"]}]})";
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  Site s(quick(), {.http = "127.0.0.1:0", .api_keys = path});
+  const char* const ask =
+      R"({"model":"tiny","max_tokens":2,"messages":[{"role":"user","content":"x"}]})";
+  s.headers.push_back({"x-api-key", "key-of-tenant-a"});
+  CHECK(s.ask("/v1/messages", ask).status == 200);
+  s.headers.back().second = "key-of-nobody";
+  const auto r = s.ask("/v1/messages", ask);
+  CHECK(r.status == 401);
+  CHECK((*parse_json(r.body))["error"]["type"] == "authentication_error");
 }
 
 TEST_CASE("render: what the model sees of each kind of request, in vLLM's form") {
