@@ -125,6 +125,13 @@ class Places {
   const std::span<const mc_kv_region> regions_;
 };
 
+Result<> check_hashes(const uint8_t* hashes, size_t hash_bytes, size_t count) {
+  if (hash_bytes == 0 || hash_bytes > store::kHashBytesMax || (hashes == nullptr && count > 0))
+    return fail(Code::kInvalid, "%zu hashes of %zu bytes at %p: want 1 to %zu bytes", count,
+                hash_bytes, static_cast<const void*>(hashes), store::kHashBytesMax);
+  return {};
+}
+
 Result<> open_layout(mc_store& store, const mc_kv_region* regions, size_t count, uint64_t blocks,
                      mc_kv_layout& out) {
   if (count == 0 || blocks == 0 || regions == nullptr)
@@ -180,13 +187,29 @@ mc_code mc_store_match_blocks_within(mc_store* store, const mc_key* prefixes, si
                                      unsigned timeout_ms, size_t* matched) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto names, capi::keys_of(prefixes, prefix_count));
-    if (hash_bytes == 0 || hash_bytes > store::kHashBytesMax || (hashes == nullptr && count > 0))
-      return fail(Code::kInvalid, "%zu hashes of %zu bytes at %p: want 1 to %zu bytes", count,
-                  hash_bytes, static_cast<const void*>(hashes), store::kHashBytesMax);
+    MC_TRY_(check_hashes(hashes, hash_bytes, count));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(*matched, client->match_blocks(names, {hashes, count * hash_bytes}, hash_bytes,
                                           std::chrono::milliseconds(timeout_ms)));
     return {};
+  });
+}
+
+mc_code mc_store_match_blocks_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                    const mc_key* prefixes, size_t prefix_count,
+                                    const uint8_t* hashes, size_t hash_bytes, size_t count,
+                                    size_t* matched) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto names, capi::keys_of(prefixes, prefix_count));
+    MC_TRY_(check_hashes(hashes, hash_bytes, count));
+    std::vector<uint8_t> all(hashes, hashes + count * hash_bytes);
+    const auto ask = [store, names = std::move(names), all = std::move(all), hash_bytes,
+                      matched]() -> Result<uint32_t> {
+      MC_TRY(const auto client, store->clients.take());
+      MC_TRY(*matched, client->match_blocks(names, all, hash_bytes));
+      return 0;
+    };
+    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
   });
 }
 

@@ -1,4 +1,5 @@
 // Keys in flat form.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -114,6 +115,59 @@ mc_code mc_store_prefetch_keys(mc_store* store, const mc_keys* keys, uint64_t* a
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(*asked, client->prefetch(all));
     return {};
+  });
+}
+
+mc_code mc_store_size_async(mc_store* store, mc_queue* queue, uint64_t tag, mc_key key,
+                            uint64_t* bytes) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const ObjectKey name, capi::key_of(key));
+    const auto ask = [store, name, bytes]() -> Result<uint32_t> {
+      MC_TRY(const auto client, store->clients.take());
+      MC_TRY(const store::Located found, client->locate(name));
+      *bytes = found.bytes;
+      return 0;
+    };
+    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+  });
+}
+
+mc_code mc_store_match_async(mc_store* store, mc_queue* queue, uint64_t tag, const mc_keys* keys,
+                             size_t* matched) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys));
+    const auto ask = [store, all = std::move(all), matched]() -> Result<uint32_t> {
+      MC_TRY(const auto client, store->clients.take());
+      MC_TRY(*matched, client->match_prefix(all));
+      return 0;
+    };
+    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+  });
+}
+
+mc_code mc_store_remove_async(mc_store* store, mc_queue* queue, uint64_t tag, const mc_keys* keys,
+                              int force, mc_code* codes) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(auto all, keys_of(keys));
+    const auto ask = [store, all = std::move(all), force, codes]() -> Result<uint32_t> {
+      MC_TRY_(capi::remove_all(*store, all, force != 0, codes));
+      return static_cast<uint32_t>(std::count_if(codes, codes + all.size(), [](mc_code code) {
+        return code != MC_OK && code != MC_NOT_FOUND;
+      }));
+    };
+    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+  });
+}
+
+mc_code mc_store_health_async(mc_store* store, mc_queue* queue, uint64_t tag, unsigned timeout_ms,
+                              uint32_t* nodes, uint64_t* free_bytes) {
+  return guarded(store, [&]() -> Result<> {
+    const auto ask = [store, timeout_ms, nodes, free_bytes]() -> Result<uint32_t> {
+      const mc_code code = mc_store_health(store, timeout_ms, nodes, free_bytes);
+      if (code != MC_OK) return fail(Error{static_cast<Code>(code), mc_last_error()});
+      return 0;
+    };
+    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
   });
 }
 

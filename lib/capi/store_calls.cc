@@ -288,6 +288,13 @@ mc_done ExistsCall::give_up(const Error& why) {
   return {0, static_cast<uint32_t>(report(why)), static_cast<uint32_t>(keys_.size()), 0};
 }
 
+mc_done AskCall::run() {
+  const auto failed = ask_();
+  return failed ? mc_done{0, MC_OK, *failed, 0} : give_up(failed.error());
+}
+
+mc_done AskCall::give_up(const Error& why) { return {0, static_cast<uint32_t>(report(why)), 1, 0}; }
+
 Result<> remove_all(mc_store& store, const std::vector<ObjectKey>& keys, bool force,
                     mc_code* codes) {
   MC_TRY(const auto client, store.clients.take());

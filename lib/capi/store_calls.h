@@ -4,6 +4,7 @@
 // Thread: any; a call is of one thread at a time.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -125,6 +126,17 @@ class ExistsCall : public StoreCall {
   mc_store& store_;
   const std::vector<ObjectKey> keys_;
   uint8_t* const found_;
+};
+
+// A question whose answer is filled in by `ask`, which returns how many of its items failed.
+class AskCall : public StoreCall {
+ public:
+  explicit AskCall(std::function<Result<uint32_t>()> ask) : ask_(std::move(ask)) {}
+  mc_done run() override;
+  mc_done give_up(const Error& why) override;
+
+ private:
+  const std::function<Result<uint32_t>()> ask_;
 };
 
 Result<> remove_all(mc_store& store, const std::vector<ObjectKey>& keys, bool force,

@@ -70,7 +70,16 @@ def test_many_tasks_without_threads_of_python(cluster):
         await asyncio.gather(*(s.put(key, value) for key, value in values.items()))
         into = {key: bytearray(1000) for key in values}
         await asyncio.gather(*(s.get_into(key, buffer) for key, buffer in into.items()))
-        assert into == values and threading.active_count() == before
+        assert into == values and await s.get('t1') == values['t1']
+        assert await s.size('t2') == 1000 and await s.match_prefix(['t0', 't1', 'none']) == 2
+        assert await s.match_blocks(['none@'], bytes(64)) == 0 and (await s.health(20)).free_bytes > 0
+        with pytest.raises(mc.Busy, match="'t1'"):
+            await s.remove('t1')  # it was read a moment ago
+        removed = await s.remove_many(['t1', 't2', 'none'], force=True)
+        assert [removed[key].code for key in ('t1', 't2', 'none')] == [mc.Code.OK, mc.Code.OK, mc.Code.NOT_FOUND]
+        with pytest.raises(ValueError, match='hashes of 33 bytes'):
+            await s.match_blocks(['none@'], bytes(33))
+        assert threading.active_count() == before
     run(cluster, work)
 
 

@@ -163,6 +163,17 @@ MC_API mc_code mc_store_match_keys(mc_store* store, const mc_keys* keys, size_t*
 MC_API mc_code mc_store_remove_keys(mc_store* store, const mc_keys* keys, int force,
                                     mc_code* codes);
 MC_API mc_code mc_store_prefetch_keys(mc_store* store, const mc_keys* keys, uint64_t* asked);
+/* Short questions on a queue: keys may go at once, what is filled in must stay until the tag is
+ * taken. mc_done.code is what the call of that name gives; mc_done.failed counts keys of a removal
+ * that are still there. */
+MC_API mc_code mc_store_size_async(mc_store* store, mc_queue* queue, uint64_t tag, mc_key key,
+                                   uint64_t* bytes);
+MC_API mc_code mc_store_match_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                    const mc_keys* keys, size_t* matched);
+MC_API mc_code mc_store_remove_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                     const mc_keys* keys, int force, mc_code* codes);
+MC_API mc_code mc_store_health_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                     unsigned timeout_ms, uint32_t* nodes, uint64_t* free_bytes);
 
 /* ---- what is stored, and where. Codes: MC_INVALID, MC_TIMEOUT, MC_UNAVAILABLE, MC_UNSUPPORTED. */
 
@@ -284,6 +295,11 @@ MC_API mc_code mc_store_match_blocks_within(mc_store* store, const mc_key* prefi
                                             size_t prefix_count, const uint8_t* hashes,
                                             size_t hash_bytes, size_t count, unsigned timeout_ms,
                                             size_t* matched);
+/* The same on a queue. Prefixes and hashes may go at once, `matched` must stay. */
+MC_API mc_code mc_store_match_blocks_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                           const mc_key* prefixes, size_t prefix_count,
+                                           const uint8_t* hashes, size_t hash_bytes, size_t count,
+                                           size_t* matched);
 /* `queue` may be NULL: then the call waits, and `tag` means nothing. Codes are those of items
  * above; a block outside of the layout is MC_INVALID for its item. */
 MC_API mc_code mc_store_put_blocks(mc_store* store, const mc_kv_layout* layout,

@@ -4,9 +4,10 @@
         await s.put('a', array)
         done, failed = await s.get_many_into(items, wait=0.5)      # items fail one by one
 
-Puts, gets and `exists` go through one queue, whose descriptor the loop watches: no threads of
-Python. A task that is cancelled cancels its call and waits until the call no longer touches memory.
-Other calls run on a thread of the loop's executor. Use a store on the loop that opened it.
+Calls go through one queue, whose descriptor the loop watches: no threads of Python. A task that is
+cancelled cancels its call and waits until the call no longer touches memory. `list`,
+`remove_prefix` and `close` alone run on a thread of the loop's executor, as they are many round
+trips. Use a store on the loop that opened it.
 """
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ import functools
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, TypeVar
 
 from . import store as _sync
+from ._asks import HealthOf, Match, MatchBlocks, Remove, Size
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
 from ._pack import Key, Results
-from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region
+from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
 from .buffers import fresh_span
 from .engine import Memory
 from .errors import Code, NotFound, Put, Result, Unavailable, error
@@ -155,7 +157,10 @@ class Store:
     async def match_blocks(self, prefixes: Sequence[Key], hashes: Hashes,
                            hash_bytes: int = HASH_BYTES) -> int:
         """As `mc.Store.match_blocks`."""
-        return await self._beside(self.sync.match_blocks, prefixes, hashes, hash_bytes)
+        if joined(hashes).bytes % hash_bytes:
+            raise ValueError(f'hashes of {joined(hashes).bytes} bytes: want {hash_bytes} for each')
+        found: int = await self._run(MatchBlocks(prefixes, hashes, hash_bytes))
+        return found
 
     def layout(self, regions: Sequence[Region], blocks: int) -> KvLayout:
         """As `mc.Store.layout`."""
@@ -169,15 +174,21 @@ class Store:
 
     async def size(self, key: Key) -> int:
         """As `mc.Store.size`."""
-        return await self._beside(self.sync.size, key)
+        try:
+            size: int = await self._run(Size(key))
+        except NotFound as e:
+            raise error(Code.NOT_FOUND, f'{_WHY}: {key!r}') from e
+        return size
 
     async def remove(self, key: Key, force: bool = False) -> None:
         """As `mc.Store.remove`."""
-        await self._beside(self.sync.remove, key, force)
+        done: Result = (await self._run(Remove([key], force)))[key]
+        _check(done, key)
 
     async def remove_many(self, keys: Sequence[Key], force: bool = False) -> dict[Key, Result]:
         """As `mc.Store.remove_many`."""
-        return await self._beside(self.sync.remove_many, keys, force)
+        done: dict[Key, Result] = await self._run(Remove(keys, force))
+        return done
 
     async def remove_prefix(self, prefix: Key, force: bool = False) -> int:
         """As `mc.Store.remove_prefix`."""
@@ -185,7 +196,8 @@ class Store:
 
     async def match_prefix(self, keys: Sequence[Key]) -> int:
         """As `mc.Store.match_prefix`."""
-        return await self._beside(self.sync.match_prefix, keys)
+        found: int = await self._run(Match(keys))
+        return found
 
     async def list(self, prefix: Key = '', limit: Optional[int] = None) -> List[_sync.Listed]:
         """As `mc.Store.list`."""
@@ -193,7 +205,7 @@ class Store:
 
     async def health(self, timeout: float = 1.0) -> _sync.Health:
         """As `mc.Store.health`."""
-        return await self._beside(self.sync.health, timeout)
+        return _sync.Health(*await self._run(HealthOf(timeout)))
 
     async def close(self) -> None:
         """Cancels calls that have not begun and waits for the rest; their tasks get

@@ -66,6 +66,17 @@ TEST_CASE(
           if (!refused(mc_store_put_blocks(store, layout, &blocks, nullptr, 0, nullptr, nullptr)))
             return check;
           if (!refused(mc_store_exists_async(store, queue.get(), 1, &key, 1, hash))) return check;
+          const uint32_t end = 1;
+          const mc_keys flat{"k", &end, 1};
+          mc_code removed = MC_OK;
+          uint32_t nodes = 0;
+          mc_queue* const q = queue.get();
+          if (!refused(mc_store_size_async(store, q, 1, key, &bytes))) return check;
+          if (!refused(mc_store_match_async(store, q, 1, &flat, &n))) return check;
+          if (!refused(mc_store_remove_async(store, q, 1, &flat, 0, &removed))) return check;
+          if (!refused(mc_store_health_async(store, q, 1, 9, &nodes, &bytes))) return check;
+          if (!refused(mc_store_match_blocks_async(store, q, 1, &key, 1, hash, 32, 1, &n)))
+            return check;
           if (!refused(mc_queue_wait(queue.get(), 0))) return check;
           if (!refused(mc_queue_cancel(queue.get(), 1))) return check;
           if (!refused(mc_segment_bytes(engine, 0, &bytes))) return check;

@@ -84,6 +84,57 @@ TEST_CASE("calls on a queue are done later, by tag, and its descriptor is readab
   CHECK(found[1] == 1);
 }
 
+TEST_CASE("short questions on a queue are answered as without one") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  const OwnQueue queue = open_queue(store, 1);
+  REQUIRE(mc_store_put(store, "a1", 2, "value", 5) == MC_OK);
+  REQUIRE(mc_store_put(store, "b2", 2, "other", 5) == MC_OK);
+  uint64_t bytes = 0;
+  REQUIRE(mc_store_size_async(store, queue.get(), 1, {"a1", 2}, &bytes) == MC_OK);
+  CHECK(next(queue).code == MC_OK);
+  CHECK(bytes == 5);
+  REQUIRE(mc_store_size_async(store, queue.get(), 2, {"none", 4}, &bytes) == MC_OK);
+  CHECK(next(queue).code == MC_NOT_FOUND);
+
+  const uint32_t ends[] = {2, 4, 6};
+  const mc_keys keys{"a1b2cc", ends, 3};
+  size_t matched = 9;
+  REQUIRE(mc_store_match_async(store, queue.get(), 3, &keys, &matched) == MC_OK);
+  CHECK(next(queue).code == MC_OK);
+  CHECK(matched == 2);
+  mc_code codes[] = {MC_INTERNAL, MC_INTERNAL, MC_INTERNAL};
+  REQUIRE(mc_store_remove_async(store, queue.get(), 4, &keys, 0, codes) == MC_OK);
+  mc_done done = next(queue);
+  CHECK(done.failed == 2);  // the match leased them
+  CHECK(codes[0] == MC_BUSY);
+  CHECK(codes[2] == MC_NOT_FOUND);
+  REQUIRE(mc_store_remove_async(store, queue.get(), 5, &keys, 1, codes) == MC_OK);
+  CHECK(next(queue).failed == 0);
+  CHECK(codes[1] == MC_OK);
+
+  uint32_t nodes = 0;
+  uint64_t room = 0;
+  REQUIRE(mc_store_health_async(store, queue.get(), 6, 60'000, &nodes, &room) == MC_OK);
+  CHECK(next(queue).code == MC_OK);
+  CHECK(nodes == 1);
+  CHECK(room > 0);
+
+  REQUIRE(mc_store_put(store, "p@ab", 4, "block", 5) == MC_OK);
+  const mc_key prefix{"p@", 2};
+  const uint8_t hashes[] = {0xab, 0xcd};
+  REQUIRE(mc_store_match_blocks_async(store, queue.get(), 7, &prefix, 1, hashes, 1, 2, &matched) ==
+          MC_OK);
+  CHECK(next(queue).code == MC_OK);
+  CHECK(matched == 1);
+  CHECK(mc_store_match_blocks_async(store, queue.get(), 8, &prefix, 1, nullptr, 1, 2, &matched) ==
+        MC_INVALID);
+  CHECK(mc_store_size_async(store, nullptr, 8, {"a1", 2}, &bytes) == MC_INVALID);
+  CHECK(mc_store_match_async(store, nullptr, 8, &keys, &matched) == MC_INVALID);
+  CHECK(mc_store_remove_async(store, nullptr, 8, &keys, 0, codes) == MC_INVALID);
+  CHECK(mc_store_health_async(store, nullptr, 8, 9, &nodes, &room) == MC_INVALID);
+}
+
 TEST_CASE("a queue takes no more than its depth until what is done was taken") {
   Pool pool;
   const std::string key = "k";
