@@ -3,10 +3,6 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/event.h>
-#include <event2/http.h>
-#include <event2/keyvalq_struct.h>
-#include <event2/listener.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -14,45 +10,22 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
 #include "base/log.h"
-#include "base/random.h"
 #include "http/cross_origin.h"
+#include "http/head_text.h"
 #include "http/pace.h"
 #include "http/parser.h"
 #include "io/address.h"
-#include "io/free_port.h"
-#include "io/local_socket.h"
 
 namespace mc::http {
 namespace {
-constexpr int kBacklog = 1024;
-constexpr uint32_t kRefusalsMax = 64;         // connections above the limit that still get a 503
-constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
-constexpr const char* kLocalPeer = "unix";
+constexpr uint32_t kRefusalsMax = 64;          // connections above the limit that still get a 503
+constexpr size_t kPipelinedMax = 256 * 1024;   // bytes read ahead while a request is answered
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 constexpr auto kLingerTime = std::chrono::seconds(2);
-constexpr auto kAcceptRest = std::chrono::milliseconds(100);
-// Then those that have come are read first: who sent nothing gives way to others, and who sent
-// something does not, so that a crowd that nobody has read yet would take all slots.
-constexpr size_t kAcceptedTogether = 16;
-
-std::string peer_text(const sockaddr* peer) {
-  char host[NI_MAXHOST], port[NI_MAXSERV];
-  const socklen_t size = peer->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  if (getnameinfo(peer, size, host, sizeof host, port, sizeof port,
-                  NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return "?";
-  return io::Address{host, static_cast<uint16_t>(std::atoi(port))}.text();
-}
-
-in_port_t& port_of(sockaddr& address) {
-  return address.sa_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
-                                       : reinterpret_cast<sockaddr_in&>(address).sin_port;
-}
 
 event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
   event* const made = event_new(thread.base(), -1, 0, call, self);
@@ -68,40 +41,7 @@ ConnectionSlots::Limits limits_of(const ServerOptions& o) {
   return {.unfinished = all, .unfinished_per_address = std::max(1u, one)};
 }
 
-struct Free {
-  void operator()(char* p) const { std::free(p); }
-};
-std::string decoded(const std::string& text) {
-  size_t n = 0;
-  const std::unique_ptr<char, Free> out(evhttp_uridecode(text.c_str(), 0, &n));
-  return out ? std::string(out.get(), n) : text;
-}
-std::map<std::string, std::string> decoded_query(const std::string& text) {
-  std::map<std::string, std::string> query;
-  evkeyvalq pairs;
-  if (evhttp_parse_query_str(text.c_str(), &pairs) != 0) return query;
-  for (evkeyval* p = pairs.tqh_first; p != nullptr; p = p->next.tqe_next) query[p->key] = p->value;
-  evhttp_clear_headers(&pairs);
-  return query;
-}
 }  // namespace
-
-std::string answer_head(int status, std::string_view content_type, const Headers& extra,
-                        const size_t* length, bool http10, bool keep_alive) {
-  std::string head = strf("HTTP/1.1 %d %s\r\n", status, reason_phrase(status));
-  char date[64];
-  if (evutil_date_rfc1123(date, sizeof date, nullptr) > 0) head += strf("Date: %s\r\n", date);
-  if (!content_type.empty()) head += "Content-Type: " + header_safe(content_type) + "\r\n";
-  for (const auto& [name, value] : extra)
-    head += header_safe(name) + ": " + header_safe(value) + "\r\n";
-  if (length)
-    head += strf("Content-Length: %zu\r\n", *length);
-  else if (!http10)
-    head += "Transfer-Encoding: chunked\r\n";
-  if (!keep_alive) head += "Connection: close\r\n";
-  if (keep_alive && http10) head += "Connection: keep-alive\r\n";
-  return head + "\r\n";
-}
 
 struct Connections::Conn final : Parser::Events {
   enum class State { kReading, kAnswering, kRefusing, kLingering };
@@ -247,96 +187,24 @@ Connections::Connections(EventThread& thread, const ServerOptions& options, Call
     : thread_(thread),
       options_(options),
       callbacks_(std::move(callbacks)),
-      listeners_{.rested = event_of(thread, on_rested, this)},
+      listeners_(thread, [this](int fd, const std::string& peer) { accept(fd, peer); }),
       slots_(limits_of(options)),
       flush_event_(event_of(thread, on_flush, this)) {}
 Connections::~Connections() {
   conns_.clear();
   event_free(flush_event_);
-  event_free(listeners_.rested);
-  close_listeners();
-}
-
-void Connections::close_listeners() {
-  if (listeners_.tcp) evconnlistener_free(std::exchange(listeners_.tcp, nullptr));
-  if (!listeners_.local) return;
-  evconnlistener_free(std::exchange(listeners_.local, nullptr));
-  ::unlink(listeners_.path.c_str());
 }
 
 Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  const int rc =
-      getaddrinfo(host.empty() || host == "*" ? nullptr : host.c_str(), "0", &hints, &found);
-  if (rc != 0) return fail(Code::kInvalid, "listen on '%s': %s", host.c_str(), gai_strerror(rc));
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, freeaddrinfo);
-  const auto accepted = [](evconnlistener*, evutil_socket_t fd, sockaddr* peer, int, void* self) {
-    static_cast<Connections*>(self)->accept(fd, peer_text(peer));
-  };
-  const auto bind = [&](uint16_t to) {
-    port_of(*found->ai_addr) = htons(to);
-    listeners_.tcp =
-        evconnlistener_new_bind(thread_.base(), accepted, this,
-                                LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-                                kBacklog, found->ai_addr, static_cast<int>(found->ai_addrlen));
-    return listeners_.tcp != nullptr;
-  };
-  Random random(fresh_seed());
-  const bool listens = port == 0 ? io::listen_on_free_port(random, bind) : bind(port);
-  const std::string where = io::Address{host, port}.text();
-  if (!listens)
-    return fail(Code::kUnavailable, "listen on %s: %s: choose another port, or 0 for a free one",
-                where.c_str(), std::strerror(errno));
-  evconnlistener_set_error_cb(listeners_.tcp, on_accept_error);
-  sockaddr_storage bound{};
-  socklen_t size = sizeof bound;
-  if (getsockname(evconnlistener_get_fd(listeners_.tcp), reinterpret_cast<sockaddr*>(&bound),
-                  &size))
-    return fail_errno("read the address of the socket on %s", where.c_str());
   rules_ = {.loopback = io::is_loopback(host),
             .names = options_.names,
             .origins = options_.origins,
             .json_only = options_.json_only};
   if (rules_.loopback) rules_.names.push_back(host);
-  return ntohs(port_of(reinterpret_cast<sockaddr&>(bound)));
+  return listeners_.listen(host, port);
 }
 
-Result<> Connections::listen_at(const std::string& path) {
-  MC_TRY(io::Fd fd, io::listen_at_path(path, kBacklog));
-  const auto accepted = [](evconnlistener*, evutil_socket_t to, sockaddr*, int, void* self) {
-    static_cast<Connections*>(self)->accept(to, kLocalPeer);
-  };
-  listeners_.local = evconnlistener_new(thread_.base(), accepted, this,
-                                        LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd.get());
-  MC_CHECK(listeners_.local != nullptr);
-  (void)fd.release();
-  listeners_.path = path;
-  evconnlistener_set_error_cb(listeners_.local, on_accept_error);
-  return {};
-}
-
-// Without a free descriptor a client stays in the queue, and accept() would retry at once for ever.
-void Connections::on_accept_error(evconnlistener*, void* self) {
-  const bool files = errno == EMFILE || errno == ENFILE;
-  log_warn("http", "accept: %s%s", std::strerror(errno),
-           files ? ": raise the limit on open files (ulimit -n), or allow fewer connections" : "");
-  static_cast<Connections*>(self)->listeners_.pause(kAcceptRest);
-}
-void Connections::Listeners::pause(Duration rest) {
-  for (evconnlistener* const listener : {tcp, local})
-    if (listener) evconnlistener_disable(listener);
-  const timeval tv = to_timeval(rest);
-  event_add(rested, &tv);
-}
-void Connections::Listeners::resume() {
-  for (evconnlistener* const listener : {tcp, local})
-    if (listener) evconnlistener_enable(listener);
-}
-void Connections::on_rested(int, short, void* self) {
-  static_cast<Connections*>(self)->listeners_.resume();
-}
+Result<> Connections::listen_at(const std::string& path) { return listeners_.listen_at(path); }
 
 // All slots are taken: closes a connection that asks for nothing. The slots above the limit are for
 // refusals; when they are taken too, their oldest gives way. False: there is no slot.
@@ -359,7 +227,6 @@ void Connections::hold(Conn& conn) {
 }
 
 void Connections::accept(int fd, const std::string& peer) {
-  if (++listeners_.accepted % kAcceptedTogether == 0) listeners_.pause(Duration::zero());
   if (conns_.size() >= options_.connections_max && !make_room()) {
     evutil_closesocket(fd);
     return;
@@ -412,7 +279,7 @@ void Connections::complete(Conn& conn) {
   a.request.method = head.method;
   const size_t mark = head.target.find('?');
   a.request.target = head.target;
-  a.request.path = decoded(head.target.substr(0, mark));
+  a.request.path = decoded_path(head.target.substr(0, mark));
   if (mark != std::string::npos) a.request.query = decoded_query(head.target.substr(mark + 1));
   a.request.headers = head.headers;
   a.request.body = std::exchange(conn.body, {});
@@ -547,7 +414,7 @@ void Connections::drop(Conn& conn) {
 
 void Connections::stop_accepting() {
   stopping_ = true;
-  close_listeners();
+  listeners_.close();
   std::vector<Conn*> idle;
   for (auto& [conn, owned] : conns_) {
     if (conn->state != Conn::State::kReading) conn->close_after = true;

@@ -11,13 +11,12 @@
 #include <vector>
 
 #include "http/event_thread.h"
+#include "http/listeners.h"
 #include "http/server.h"
 #include "http/slots.h"
 #include "http/web_check.h"
 
-struct evconnlistener;
 struct event;
-struct sockaddr;
 
 namespace mc::http {
 
@@ -63,23 +62,12 @@ class Connections {
  private:
   struct Conn;
   friend struct Conn;
-  struct Listeners {
-    void pause(Duration rest);
-    void resume();
-    evconnlistener *tcp = nullptr, *local = nullptr;
-    std::string path{};       // of the local one
-    event* rested = nullptr;  // resumes
-    size_t accepted = 0;
-  };
   void accept(int fd, const std::string& peer);
-  void close_listeners();
   bool make_room();
   void hold(Conn& conn);
   void pump(Conn& conn);
   void complete(Conn& conn);
   void refuse(Conn& conn, int status, const std::string& why);
-  static void on_accept_error(evconnlistener*, void* self);
-  static void on_rested(int, short, void* self);
   static void on_flush(int, short, void* self);
   void flush(Conn& conn);
   bool flushed(Conn& conn);
@@ -104,10 +92,5 @@ class Connections {
   std::vector<Conn*> unsent_;  // null: dropped meanwhile
   event* flush_event_ = nullptr;
 };
-
-// The head of an answer, up to the blank line. `length` absent: chunked, or up to the connection's
-// end for HTTP/1.0.
-std::string answer_head(int status, std::string_view content_type, const Headers& extra,
-                        const size_t* length, bool http10, bool keep_alive);
 
 }  // namespace mc::http

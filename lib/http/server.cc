@@ -8,6 +8,7 @@
 #include "http/connections.h"
 #include "http/cross_origin.h"
 #include "http/event_thread.h"
+#include "http/head_text.h"
 #include "io/address.h"
 
 namespace mc::http {
