@@ -37,6 +37,19 @@ struct Windows {
 
 double seconds(double ms) { return ms / 1e3; }
 
+// Of TTFT: milliseconds where nearly all are below a tenth of a second.
+struct TimeUnit {
+  double per_ms = 1e-3;
+  const char* name = "s";
+};
+
+// An objective far above all values would flatten them: then the note has it.
+bool in_sight(double objective, const Values& values) {
+  double most = 0;
+  for (const auto& [at, v] : values) most = std::max(most, v);
+  return std::isfinite(objective) && objective <= 2 * most;
+}
+
 double duration_of(const std::vector<RequestResult>& results, const RunInfo& info) {
   double end = info.duration_s.value_or(0);
   for (const RequestResult& r : results)
@@ -100,8 +113,11 @@ Chart over_time(const std::string& id, const std::string& name, const std::strin
   c.series.push_back(percentile_line(values, w, 50, 1));
   c.series.push_back(percentile_line(values, w, 90, 2));
   c.series.push_back(percentile_line(values, w, 99, 3));
-  if (std::isfinite(objective))
-    c.limits.push_back({objective, strf("objective %g %s", objective, unit.c_str())});
+  const std::string promise = strf("objective %g %s", objective, unit.c_str());
+  if (in_sight(objective, values))
+    c.limits.push_back({objective, promise});
+  else if (std::isfinite(objective))
+    c.note += "; all far below the " + promise;
   c.x_from = 0;
   return c;
 }
@@ -134,7 +150,7 @@ Chart distribution(const std::string& id, const std::string& name, const std::st
     c.note += strf("%sp%g %.4g %s", c.note.empty() ? "" : ", ", p, d.percentile(p), unit.c_str());
   }
   if (std::isfinite(objective)) {
-    c.limits.push_back({objective, "objective", true});
+    if (in_sight(objective, values)) c.limits.push_back({objective, "objective", true});
     c.note += strf(", %.1f %% within the objective", 100 * d.share_up_to(objective));
   }
   if (!c.log_x) c.x_from = 0;
@@ -142,7 +158,7 @@ Chart distribution(const std::string& id, const std::string& name, const std::st
   return c;
 }
 
-Chart parts_of_ttft(const std::vector<RequestResult>& results, const Windows& w) {
+Chart parts_of_ttft(const std::vector<RequestResult>& results, const Windows& w, TimeUnit unit) {
   static const std::pair<const char*, std::optional<double> RequestResult::*> kParts[] = {
       {"queue", &RequestResult::queue_ms},
       {"prefill", &RequestResult::prefill_ms},
@@ -152,18 +168,18 @@ Chart parts_of_ttft(const std::vector<RequestResult>& results, const Windows& w)
   c.id = "ttft-parts";
   c.title = "Where TTFT goes";
   c.x_label = "seconds after the start";
-  c.y_label = "mean of each part (s)";
+  c.y_label = strf("mean of each part (%s)", unit.name);
   c.note = "of the requests sent in each " + w.text();
   c.x_from = 0;
   std::vector<double> below(w.count, 0);
   size_t colour = 1;
   for (const auto& [name, part] : kParts) {
-    const auto all =
-        by_window(values_of(results,
-                            [part = part](const RequestResult& r) {
-                              return r.*part ? std::optional(seconds(*(r.*part))) : std::nullopt;
-                            }),
-                  w);
+    const auto all = by_window(values_of(results,
+                                         [part = part, unit](const RequestResult& r) {
+                                           return r.*part ? std::optional(*(r.*part) * unit.per_ms)
+                                                          : std::nullopt;
+                                         }),
+                               w);
     if (std::all_of(all.begin(), all.end(), [](const auto& v) { return v.empty(); })) continue;
     ChartSeries s;
     s.name = name;
@@ -320,20 +336,26 @@ Chart tokens(const std::vector<RequestResult>& results, const Windows& w, bool p
 }  // namespace
 
 std::vector<Chart> report_charts(const std::vector<RequestResult>& results, const RunInfo& info) {
+  if (results.empty()) return {};
   const double duration = duration_of(results, info);
   const Windows w(duration);
-  const Values ttft = values_of(results, [](const RequestResult& r) {
-    return r.ttft_ms ? std::optional(seconds(*r.ttft_ms)) : std::nullopt;
+  std::vector<double> all_ttft;
+  for (const RequestResult& r : results)
+    if (r.ttft_ms) all_ttft.push_back(*r.ttft_ms);
+  const TimeUnit unit =
+      Distribution(std::move(all_ttft)).percentile(99) < 100 ? TimeUnit{1, "ms"} : TimeUnit{};
+  const Values ttft = values_of(results, [unit](const RequestResult& r) {
+    return r.ttft_ms ? std::optional(*r.ttft_ms * unit.per_ms) : std::nullopt;
   });
   const Values tbt = values_of(results, [](const RequestResult& r) { return r.tbt_ms(); });
-  const double ttft_slo = info.slo.ttft_ms.value_or(kNone) / 1e3;  // none: NaN
+  const double ttft_slo = info.slo.ttft_ms.value_or(kNone) * unit.per_ms;  // none: NaN
   const double tbt_slo = info.slo.tbt_ms.value_or(kNone);
   std::vector<Chart> all;
-  all.push_back(over_time("ttft-time", "TTFT", "s", ttft, w, ttft_slo));
-  all.push_back(distribution("ttft-share", "TTFT", "s", ttft, ttft_slo));
+  all.push_back(over_time("ttft-time", "TTFT", unit.name, ttft, w, ttft_slo));
+  all.push_back(distribution("ttft-share", "TTFT", unit.name, ttft, ttft_slo));
   all.push_back(over_time("tbt-time", "TBT", "ms", tbt, w, tbt_slo));
   all.push_back(distribution("tbt-share", "TBT", "ms", tbt, tbt_slo));
-  all.push_back(parts_of_ttft(results, w));
+  all.push_back(parts_of_ttft(results, w, unit));
   all.push_back(queues(results, w));
   all.push_back(cached(results, w, info));
   all.push_back(rates(results, w));

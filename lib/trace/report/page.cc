@@ -83,7 +83,8 @@ std::string tiles(const Summary& s, const RunInfo& info) {
   if (s.completed_rps) out += tile("completed a second", strf("%.3g", *s.completed_rps));
   if (const auto hits = s.hit_ratio_tokens())
     out += tile("prompt tokens from caches", strf("%.1f %%", 100 * *hits));
-  out += percentile_tiles("TTFT", s.ttft_ms, 1e-3, "s");
+  const bool brief = s.ttft_ms.percentile(99) < 100;  // as in the charts
+  out += percentile_tiles("TTFT", s.ttft_ms, brief ? 1 : 1e-3, brief ? "ms" : "s");
   out += percentile_tiles("TBT", s.tbt_ms, 1, "ms");
   if (s.schedule_kept && !*s.schedule_kept) out += tile("schedule", "not kept", true);
   if (s.kv_errors.value_or(0) > 0) out += tile("wrong KV blocks", count(*s.kv_errors), true);

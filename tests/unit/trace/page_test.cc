@@ -144,6 +144,20 @@ TEST_CASE("report page: every series is drawn, and nothing comes from elsewhere"
   CHECK(page.find("TTFT p99") != page.npos);
 }
 
+TEST_CASE("report page: short times are in milliseconds, and a far objective flattens nothing") {
+  auto results = a_minute();
+  for (RequestResult& r : results)
+    if (r.ttft_ms) *r.ttft_ms /= 10;
+  const auto charts = report_charts(results, conditions());
+  const Chart* const ttft = chart_named(charts, "ttft-time");
+  REQUIRE(ttft != nullptr);
+  CHECK(ttft->y_label == "TTFT (ms)");
+  CHECK(series_named(*ttft, "p50")->points[3].second == 10);
+  CHECK(ttft->limits.empty());
+  CHECK(ttft->note.find("all far below the objective 300 ms") != std::string::npos);
+  CHECK(chart_named(charts, "ttft-parts")->y_label == "mean of each part (ms)");
+}
+
 TEST_CASE("report page: odd runs") {
   const RunInfo info;
   CHECK(report_charts({}, info).empty());
