@@ -35,7 +35,6 @@ constexpr uint64_t kSlack = 4096;     // more than handshakes take; sizes above 
 // Frames of few bytes take many times their size in memory. An ordinary message takes its size.
 constexpr uint64_t kLittle = 64 * kKiB, kMuch = 256 * kKiB, kGrowth = 32 * kMiB, kTimes = 4;
 constexpr uint64_t kGrowthOfAll = 128 * kMiB;  // by connections that hold less than kMuch each
-constexpr uint64_t kGrowths = 8;  // so many times that growth is not waited out, owner or not
 
 uint64_t cookie_of(int fd) {
   uint64_t cookie = 0;
@@ -142,11 +141,6 @@ void ConnectionGuard::refuse(int fd) {
   ::eventfd_write(refused_.get(), 1);
 }
 
-void ConnectionGuard::on_doubt(std::function<bool()> ask) {
-  Lock lock(mutex_);
-  ask_ = std::move(ask);
-}
-
 void ConnectionGuard::run() {
   for (;;) {
     zmq_pollitem_t items[] = {{monitor_, 0, ZMQ_POLLIN, 0},
@@ -158,8 +152,7 @@ void ConnectionGuard::run() {
     else if (zmq_poll(items, 3, connections_.empty() ? -1 : kSweepMs) == 0)
       for (const auto& [fd, c] : connections_) active_.insert(fd);
     Deliveries deliveries;
-    // Before the deliveries: all that the owner was given by then is among them.
-    drains_seen_ = drains_.load(std::memory_order_acquire);
+    growth_.look();
     {
       // Before the events: a connection that delivered is among those accepted.
       Lock lock(mutex_);
@@ -226,7 +219,7 @@ void ConnectionGuard::take(const Deliveries& deliveries) {
     if (at == connections_.end()) continue;
     active_.insert(fd);
     at->second.delivered += delivery.bytes;
-    at->second.growth = {};
+    at->second.since = {};
     set_state(fd, at->second, kSends);
     if (delivery.refused) end(fd, "it sent what is no control message");
   }
@@ -261,35 +254,20 @@ void ConnectionGuard::look() {
   judge_all(memory);
 }
 
-// True when the process grew by more than `most`, and it was not the owner of the socket that did,
-// nor messages that the owner did not come to yet.
-bool ConnectionGuard::grew(Growth& growth, uint64_t memory, uint64_t most) {
-  if (memory <= growth.memory + most) return false;
-  if (growth.again || memory > growth.memory + kGrowths * most) return true;
-  if (growth.answer == 0) {
-    Lock lock(mutex_);
-    if (!ask_) return true;
-    if (ask_()) growth.answer = drains_seen_ + 1;
-  } else if (drains_seen_ >= growth.answer) {
-    growth = {.memory = memory, .answer = growth.answer, .again = true};
-  }
-  return false;
-}
-
 void ConnectionGuard::judge(int fd, uint64_t memory) {
   Connection& c = connections_.at(fd);
   if (c.held > limits_.undelivered_max)
     end(fd, strf("it sent %llu bytes that make no message yet",
                  static_cast<unsigned long long>(c.held)));
-  else if (c.held > kMuch && grew(c.growth, memory, kGrowth + kTimes * held_))
+  else if (c.held > kMuch && growth_.grew(c.since, memory, kGrowth + kTimes * held_))
     end(fd, "its frames take much memory, and make no message yet");
 }
 
 // Many connections with few tiny frames each: those that hold most are ended, until half is left.
 void ConnectionGuard::judge_all(uint64_t memory) {
-  if (held_ <= kLittle || growth_.memory == 0) growth_ = {.memory = memory};
-  if (!grew(growth_, memory, kGrowthOfAll + kTimes * held_)) return;
-  growth_ = {.memory = memory};
+  if (held_ <= kLittle || growth_.all.memory == 0) growth_.all = {.memory = memory};
+  if (!growth_.grew(growth_.all, memory, kGrowthOfAll + kTimes * held_)) return;
+  growth_.all = {.memory = memory};
   for (const uint64_t half = held_ / 2; held_ > half;)
     end_largest("the frames of all connections take much memory, and make no message yet");
 }
@@ -300,7 +278,7 @@ bool ConnectionGuard::sample(int fd, Connection& c, uint64_t memory) {
   c.delivered = std::min(c.delivered, c.received + kSlack);  // estimates too high do not add up
   uint64_t held = c.received > c.delivered ? c.received - c.delivered : 0;
   if (held > kLittle) held -= std::min(held, unread_by(fd));
-  if (held <= kLittle || c.growth.memory == 0) c.growth = {.memory = memory};
+  if (held <= kLittle || c.since.memory == 0) c.since = {.memory = memory};
   held_ = held_ - c.held + held;
   c.held = held;
   if (c.state == kHandshake && c.received >= kHandshakeBytes)

@@ -11,13 +11,12 @@
 // - the newest one, while there are more than `connections_max` or no descriptor is free.
 //
 // Thread: it has its own. While nothing arrives it waits, and looks at all connections once a
-// second; while something does, at those connections every 10 ms. delivered(), drained() and
-// refuse() belong to the socket's thread, and so does the destructor, before the socket's end.
+// second; while something does, at those connections every 10 ms. delivered() and refuse() belong
+// to the socket's thread, and so does the destructor, before the socket's end.
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,6 +29,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "io/fd.h"
+#include "rpc/held_growth.h"
 
 namespace mc::rpc {
 
@@ -55,25 +55,16 @@ class ConnectionGuard {
   void delivered(int fd, size_t bytes);
   // The connection broke the protocol: it is ended.
   void refuse(int fd);
-  // `ask` has the owner receive until nothing is left, soon; false: it cannot take the question
-  // now. It is called on the guard's thread. Without it growth is laid on a connection at once.
-  void on_doubt(std::function<bool()> ask);
-  void drained() { drains_.fetch_add(1, std::memory_order_release); }  // nothing was left
-  void count(Metrics& metrics);  // the connections that it ends
+  HeldGrowth& growth() { return growth_; }  // the owner says there when nothing was left
+  void count(Metrics& metrics);             // the connections that it ends
 
  private:
   enum State : uint8_t { kHandshake, kSilent, kSends };
-  // Growth of the process while bytes are held: whose is it?
-  struct Growth {
-    uint64_t memory = 0;  // of the process, when little was held; 0: to be set
-    uint64_t answer = 0;  // the number of drains after which the question is answered; 0: not asked
-    bool again = false;   // the owner answered, and memory is that of then
-  };
   struct Connection {
     uint64_t cookie = 0;  // the kernel's, of the TCP socket: a number of a descriptor is used again
     uint64_t order = 0;   // of arrival
     uint64_t received = 0, delivered = 0, held = 0;
-    Growth growth = {};
+    HeldGrowth::Since since = {};
     State state = kHandshake;
   };
   struct Delivery {
@@ -91,7 +82,6 @@ class ConnectionGuard {
   void take(const Deliveries& deliveries);
   void look();
   bool sample(int fd, Connection& c, uint64_t memory);
-  bool grew(Growth& growth, uint64_t memory, uint64_t most);
   void judge(int fd, uint64_t memory);
   void judge_all(uint64_t memory);
   void enforce();
@@ -107,15 +97,12 @@ class ConnectionGuard {
   std::atomic<Counter*> counter_{nullptr};
   Mutex mutex_;
   Deliveries deliveries_ MC_GUARDED_BY(mutex_);  // since the last look
-  std::function<bool()> ask_ MC_GUARDED_BY(mutex_);
-  std::atomic<uint64_t> drains_{0};
   // The guard's thread alone:
   Connections connections_;
   std::map<uint64_t, int> waiting_[2];  // those in kHandshake and in kSilent, by order
   std::set<int> active_;                // on which something arrived; the others are in epoll_
   uint64_t next_ = 0, held_ = 0;
-  Growth growth_;  // while all connections together hold much
-  uint64_t drains_seen_ = 0;
+  HeldGrowth growth_;
   const io::Fd epoll_, statm_;
   const io::Fd refused_;          // written by refuse()
   const io::Fd nothing_, spare_;  // to end connections with when no descriptor can be had

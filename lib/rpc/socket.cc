@@ -198,7 +198,7 @@ std::vector<std::string> Socket::receive() {
     zmq_msg_init(&message);
     if (zmq_msg_recv(&message, handle_, ZMQ_DONTWAIT) < 0) {
       zmq_msg_close(&message);
-      if (guard_) guard_->drained();
+      if (guard_) guard_->growth().drained();
       return {};
     }
     if (frames.size() < kFramesMax)

@@ -49,7 +49,7 @@ class Socket {
   bool wait_readable(int ms);
   // Of a listening socket: the connections that rpc/connection_guard.h ended.
   void count_ended(Metrics& metrics) { guard_->count(metrics); }
-  void on_doubt(std::function<bool()> ask) { guard_->on_doubt(std::move(ask)); }
+  void on_doubt(std::function<bool()> ask) { guard_->growth().on_doubt(std::move(ask)); }
 
  private:
   Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}
