@@ -33,7 +33,8 @@ const std::vector<Target>& targets() {
       {.name = "sentencepiece", .run = run_sentencepiece, .seeds = seeds_sentencepiece},
       {.name = "gguf", .run = run_gguf, .seeds = seeds_gguf},
       {.name = "safetensors", .run = run_safetensors, .seeds = seeds_safetensors},
-      {.name = "template", .run = run_template, .words = words_template, .seeds = seeds_template}};
+      {.name = "template", .run = run_template, .words = words_template, .seeds = seeds_template},
+      {.name = "grammar", .run = run_grammar, .words = words_grammar, .seeds = seeds_grammar}};
   return all;
 }
 

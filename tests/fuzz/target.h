@@ -46,5 +46,8 @@ std::vector<std::string> seeds_safetensors();
 void run_template(std::string_view input);
 std::vector<std::string_view> words_template();
 std::vector<std::string> seeds_template();
+void run_grammar(std::string_view input);
+std::vector<std::string_view> words_grammar();
+std::vector<std::string> seeds_grammar();
 
 }  // namespace mc::fuzz

@@ -108,7 +108,7 @@ Result<Value> tojson(Use u) {
   style.sorted = u.with.flag(3, "sort_keys", false);
   MC_TRY(style.indent, u.with.integer(1, "indent", -1));
   if (style.indent > 100) return fail(Code::kInvalid, "an indent of more than 100");
-  if (style.indent >= 0) style.item = ",";
+  if (style.indent >= 0) style.item.assign(1, ',');
   const Value* separators = u.with.find(2, "separators");
   if (separators != nullptr && !separators->is_none()) {
     const ListBox* two = separators->list();

@@ -1,0 +1,224 @@
+// JSON schemas: which texts they allow, what is refused and where, and 200 random ones.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "model/forward/sampler.h"
+#include "model/grammar/compile.h"
+#include "model/grammar/masks.h"
+#include "random_schema.h"
+#include "schema_check.h"
+
+using namespace mc;
+using namespace mc::model::grammar;
+
+namespace {
+
+bool allows(const std::string& schema, std::string_view text) {
+  const auto a = compile(Form::kJsonSchema, schema);
+  REQUIRE_MESSAGE(a.has_value(), schema << ": " << a.error().what);
+  Matcher m(*a);
+  const auto took = m.take(text);
+  return took && *took && m.complete();
+}
+std::string why_not(const std::string& schema) {
+  const auto a = compile(Form::kJsonSchema, schema);
+  return a ? "" : a.error().what;
+}
+bool names(const std::string& schema, std::string_view part) {
+  const std::string why = why_not(schema);
+  INFO(schema);
+  INFO(why);
+  return why.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("an object has its members in their order; optional ones may be left out") {
+  const std::string s =
+      R"({"type":"object","properties":{"b":{"type":"integer"},"a":{"type":"string"},
+      "c":{"type":"null"}},"required":["a"]})";
+  CHECK(allows(s, R"({"b":1,"a":"x","c":null})"));
+  CHECK(allows(s, "{\n  \"b\": -12,\n  \"a\": \"\"\n}"));
+  CHECK(allows(s, R"({"a":"x"})"));
+  CHECK(allows(s, R"({"a":"x","c":null})"));
+  CHECK(!allows(s, R"({"b":1})"));
+  CHECK(!allows(s, R"({"a":"x","b":1})"));
+  CHECK(!allows(s, R"({"a":"x",})"));
+  CHECK(!allows(s, R"({"a":"x","d":1})"));
+  CHECK(allows(R"({"type":"object"})", R"({"any":[1,{"x":null}]})"));
+  const std::string more =
+      R"({"properties":{"ab":{"type":"integer"}},"additionalProperties":{"type":"boolean"}})";
+  CHECK(allows(more, R"({"ab":1,"a":true,"abc":false,"é":true,"":true})"));
+  CHECK(!allows(more, R"({"x":true,"ab":true})"));
+  CHECK(!allows(more, R"({"x":1})"));
+  CHECK(allows(R"({"type":"object","required":["z"]})", R"({"z":[],"y":0})"));
+}
+
+TEST_CASE("arrays, lengths, values and references") {
+  CHECK(allows(R"({"items":{"type":"null"},"minItems":1,"maxItems":2})", "[null, null]"));
+  CHECK(!allows(R"({"items":{"type":"null"},"minItems":1,"maxItems":2})", "[]"));
+  CHECK(!allows(R"({"items":{"type":"null"},"minItems":1,"maxItems":2})", "[null,null,null]"));
+  CHECK(allows(R"({"prefixItems":[{"type":"null"},true],"items":{"const":1}})", "[null,2,1,1]"));
+  CHECK(allows(R"({"prefixItems":[{"type":"null"},true]})", "[null]"));
+  CHECK(!allows(R"({"prefixItems":[{"type":"null"},true],"minItems":2})", "[null]"));
+  CHECK(!allows(R"({"prefixItems":[{"type":"null"}],"maxItems":0})", "[null]"));
+  CHECK(allows(R"({"type":"string","minLength":2,"maxLength":3})", R"("é\n")"));
+  CHECK(!allows(R"({"type":"string","minLength":2,"maxLength":3})", R"("abcd")"));
+  CHECK(!allows(R"({"type":"string"})", "\"\n\""));
+  CHECK(!allows(R"({"type":"string"})", R"("\ud800")"));
+  CHECK(allows(R"({"type":"string"})", R"("\ud83d\ude00")"));
+  CHECK(allows(R"({"type":"string","pattern":"b+\"$"})", R"("aabb\"")"));
+  CHECK(!allows(R"({"type":"string","pattern":"^b+"})", R"("abb")"));
+  CHECK(allows(R"({"enum":[1,"a",{"x":[null]}]})", R"({"x":[null]})"));
+  CHECK(!allows(R"({"enum":[1,"a"],"type":"string"})", "1"));
+  CHECK(allows(R"({"type":["null","integer"]})", "null"));
+  const std::string tree =
+      R"({"$ref":"#/$defs/node","$defs":{"node":{"type":"object","properties":{"v":{"type":
+      "integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/node"}}},"required":["v"],
+      "additionalProperties":false}}})";
+  CHECK(allows(tree, R"({"v":1,"kids":[{"v":2},{"v":3,"kids":[]}]})"));
+  CHECK(!allows(tree, R"({"v":1,"kids":[{}]})"));
+  CHECK(allows(R"({"allOf":[{"properties":{"a":{"type":"number"}}},{"properties":{"b":true,
+      "a":{"minimum":0}},"required":["a"]}]})",
+               R"({"a":0.5,"b":[]})"));
+  CHECK(allows(R"({"type":"object","properties":{"k":true},"anyOf":[{"required":["k"]},
+      {"properties":{"l":{"type":"null"}},"required":["l"]}]})",
+               R"({"l":null})"));
+  CHECK(allows(R"({"oneOf":[{"type":"string"},{"type":"integer"}]})", "12"));
+  CHECK(allows(R"({"type":"string","format":"date"})", R"("2024-02-28")"));
+  CHECK(!allows(R"({"type":"string","format":"date"})", R"("2024-02-31")"));
+  CHECK(allows(R"({"format":"date-time"})", R"("2024-12-31T23:59:59.5Z")"));
+  CHECK(allows(R"({"format":"ipv4"})", R"("255.0.10.1")"));
+  CHECK(!allows(R"({"format":"ipv4"})", R"("256.0.10.1")"));
+  CHECK(allows(R"({"format":"email"})", R"("a.b@c.de")"));
+}
+
+TEST_CASE("numbers stay within their bounds") {
+  Random random(3);
+  for (int run = 0; run < 300; ++run) {
+    const bool whole = random.chance(0.5);
+    const double scale = random.chance(0.3) ? 1 : 100;
+    const auto draw = [&] {
+      const double v = std::round(random.uniform(-30, 30) * scale) / scale;
+      return random.chance(0.2) ? 0.0 : random.chance(0.3) ? std::round(v) : v;
+    };
+    Json s = {{"type", whole ? "integer" : "number"}};
+    double low = draw(), high = draw();
+    if (low > high) std::swap(low, high);
+    const bool has_low = random.chance(0.8), has_high = random.chance(0.8);
+    if (has_low) s[random.chance(0.3) ? "exclusiveMinimum" : "minimum"] = low;
+    if (has_high) s[random.chance(0.3) ? "exclusiveMaximum" : "maximum"] = high;
+    const auto a = compile(Form::kJsonSchema, dump_json(s));
+    CAPTURE(dump_json(s));
+    const test::SchemaCheck check(s);
+    for (int i = 0; i < 60; ++i) {
+      Json v = random.chance(0.3) ? Json(std::round(draw())) : Json(draw());
+      if (random.chance(0.3)) v = random.chance(0.5) ? low : high;
+      if (v.get<double>() == 0) v = 0.0;
+      if (whole && std::round(v.get<double>()) == v.get<double>()) v = static_cast<int64_t>(v);
+      if (whole && !v.is_number_integer()) continue;
+      std::string text = dump_json(v);
+      if (text.ends_with(".0")) text.resize(text.size() - 2);
+      CAPTURE(text);
+      bool allowed = false;
+      if (a) {
+        Matcher m(*a);
+        allowed = *m.take(text) && m.complete();
+      }
+      REQUIRE(allowed == check.fits(*parse_json(text)));
+    }
+  }
+}
+
+TEST_CASE("what is not supported is named with its path, and nothing is left out in silence") {
+  CHECK(names(R"({"properties":{"a":{"not":{}}}})", "#/properties/a/not is not supported"));
+  CHECK(names(R"({"items":{"if":{}}})", "#/items/if is not supported"));
+  CHECK(names(R"({"patternProperties":{}})", "#/patternProperties"));
+  CHECK(names(R"({"multipleOf":3})", "#/multipleOf"));
+  CHECK(names(R"({"uniqueItems":true})", "#/uniqueItems"));
+  CHECK(names(R"({"format":"iri"})", "format 'iri' is not supported, only date"));
+  CHECK(names(R"({"$ref":"other.json"})", "'other.json' is not within the schema"));
+  CHECK(names(R"({"$ref":"#/$defs/none"})", "the schema has no '#/$defs/none'"));
+  CHECK(names(R"({"type":"strange"})", "#/type is not a type"));
+  CHECK(names(R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "#/oneOf is not supported"));
+  CHECK(names(R"s({"pattern":"(?=a)"})s", "#/pattern: at byte 2 of the pattern: lookahead"));
+  CHECK(names(R"({"pattern":"a","maxLength":3})", "#/maxLength is not supported beside pattern"));
+  CHECK(names(R"({"minimum":2,"maximum":1})", "no text of finite length"));
+  CHECK(names(R"({"properties":{"a":{"$ref":"#"}},"required":["a"]})", "no text of finite"));
+  CHECK(names(R"({"allOf":[{"type":"null"},{"type":"string"}]})", "no type fits all"));
+  CHECK(names(R"({"allOf":[{"$ref":"#"}]})", "no text of finite"));
+  CHECK(names(R"({"minLength":100001})", "over 100000"));
+  CHECK(names("[]", "# is not an object"));
+  CHECK(why_not("{") != "");
+}
+
+TEST_CASE("hostile schemas end in an error or an automaton, soon") {
+  std::string deep = R"({"type":"string"})";
+  for (int i = 0; i < 60; ++i) deep = R"({"items":)" + deep + "}";
+  CHECK(why_not(deep) == "");
+  CHECK(
+      names(R"({"items":{"items":{"type":"string","maxLength":90000},"maxItems":9},"maxItems":9})",
+            "states") == false);
+  CHECK(names(R"({"items":{"enum":["aaaaaaaaaa"]},"maxItems":100000})", "states"));
+  std::string many = R"({"allOf":[)";
+  for (int i = 0; i < 900; ++i) many += R"({"properties":{"p)" + std::to_string(i) + R"(":true}},)";
+  many += "true]}";
+  (void)why_not(many);
+  std::string refs = R"({"anyOf":[)";
+  for (int i = 0; i < 900; ++i) refs += R"({"$ref":"#/$defs/a"},)";
+  refs += R"(true],"type":"object","$defs":{"a":{"anyOf":[{"$ref":"#"},{"required":["q"]}]}}})";
+  CHECK(why_not(refs) != "");
+}
+
+TEST_CASE("200 random schemas: random logits give valid values through the sampler") {
+  std::vector<std::string> texts;
+  for (int c = 1; c < 256; ++c) texts.emplace_back(1, static_cast<char>(c));
+  for (const char* more : {"\": ", "\", \"", "{\"", "\"}", "}}", "]}", ", ", "ab", "true", "null",
+                           "\":{\"", "10", "0.", "é", "\": \"", "\n  "})
+    texts.emplace_back(more);
+  const std::vector<std::string_view> tokens(texts.begin(), texts.end());
+  const auto trie = std::make_shared<const TokenTrie>(tokens);
+  const size_t end = tokens.size();  // the token that ends an answer
+  Random random(20);
+  for (int run = 0; run < 200; ++run) {
+    const Json schema = test::RandomSchema(random).draw();
+    CAPTURE(dump_json(schema));
+    const auto a = compile(Form::kJsonSchema, dump_json(schema));
+    REQUIRE_MESSAGE(a.has_value(), a.error().what);
+    Masks masks(*a, trie);
+    Matcher m(*a);
+    TokenSet set(tokens.size());
+    std::string text;
+    for (uint64_t step = 0; !m.over(); ++step) {
+      REQUIRE(step < 20'000);
+      REQUIRE(masks.after(m, set));
+      std::vector<float> logits(end + 1, -INFINITY);
+      for (size_t i = 0; i < tokens.size(); ++i)
+        if (set.has(i)) {
+          logits[i] = static_cast<float>(random.normal());
+          // A model comes to the end of a string too.
+          if (step > 50 && tokens[i].starts_with('"')) logits[i] += static_cast<float>(step) / 50;
+        }
+      if (m.complete()) logits[end] = static_cast<float>(random.normal() + 1);
+      const auto id = static_cast<size_t>(
+          model::sample(logits, {.temperature = 1, .seed = random.next(), .position = step}));
+      if (id == end) break;
+      text += tokens[id];
+      REQUIRE(*m.take(tokens[id]));
+    }
+    CHECK(m.complete());
+    CAPTURE(text);
+    const Json value = test::parse_value(text);
+    REQUIRE(!value.is_discarded());
+    CHECK(test::SchemaCheck(schema).fits(value));
+  }
+}
