@@ -226,6 +226,10 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
   serve::DecodeConfig decode = options_.decode(blocks);
   decode.trace = prefill.trace;
   decode.tracer = prefill.tracer;
+  decode.tokenizer = [choice = options_.worker.choice]() -> Result<model::Tokenizer> {
+    MC_TRY(serve::ModelInfo info, serve::open_model_info(choice));
+    return std::move(info.tokenizer);
+  };
   MC_TRY(roles_, serve::RoleManager::open({loop_, *transfer_, *server_, *engine_, metrics_},
                                           std::move(prefill), std::move(decode), role));
   roles_->on_change([this](bool joined) {

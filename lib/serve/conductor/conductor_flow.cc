@@ -33,7 +33,11 @@ void drop_first(std::vector<T>& list, uint64_t n) {
 
 // An older release would leave the members out without a word.
 Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
-  if (ask.controls.none() || r.sampling >= 1) return {};
+  if (!ask.constraint.none() && r.sampling < kConstraints)
+    return fail(Code::kUnsupported,
+                "its release knows no constrained output, as response_format: update it, or leave "
+                "it out");
+  if (ask.controls.none() || r.sampling >= kControls) return {};
   return fail(Code::kUnsupported,
               "its release knows no penalties, min_p, logit_bias or logprobs: update it, or leave "
               "them out");
@@ -271,6 +275,7 @@ void Conductor::reserve(Job& job) {
   m.top_k = g.top_k;
   m.top_p = g.top_p;
   m.controls = g.controls;
+  m.constraint = g.constraint;
   m.cache_salt = g.cache_salt;
   if (const Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) m.prefill = p->control;
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));

@@ -84,6 +84,18 @@ struct Sampling {
   bool plain() const { return min_p == 0 && penalties.none() && bias.empty(); }
 };
 
+// Says which tokens may come next in an answer that is to have a form.
+class TokenMask {
+ public:
+  struct Allowed {
+    std::span<const uint64_t> tokens{};  // a bit each; none at all: any token may come
+    bool end_only = false;               // none but those that end an answer
+  };
+  virtual ~TokenMask() = default;
+  // Waits until it is known, beside the forward pass. Valid until the token is drawn.
+  virtual Allowed wait() = 0;
+};
+
 // A chunk's state between two layers. Empty before the first layer; in an engine with a later slice
 // of the layers, what the slice before left.
 struct Activations {
@@ -97,10 +109,11 @@ struct DecodeItem {
   bool written = false;  // the last token's KV is there: it came with the prompt's
   // Gets the probability of the chosen token, as `sampling.logprobs` asks. nullptr: nothing.
   TokenLogprobs* logprobs = nullptr;
+  TokenMask* mask = nullptr;  // nullptr: any token may come
 
   bool tells() const { return logprobs != nullptr && sampling.logprobs > 0; }
   // Whether a device cannot choose the token itself.
-  bool for_host() const { return !sampling.plain() || tells(); }
+  bool for_host() const { return !sampling.plain() || tells() || mask != nullptr; }
 };
 
 // KV blocks that an engine keeps in device memory, and its traffic with it since the start.

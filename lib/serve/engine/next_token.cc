@@ -1,6 +1,7 @@
 #include "serve/engine/next_token.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "model/forward/sampler.h"
 
@@ -8,6 +9,17 @@ namespace mc::serve {
 namespace {
 
 constexpr double kLeast = -9999;  // JSON has no infinity
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+void keep_allowed(std::span<float> logits, std::span<const uint64_t> allowed) {
+  for (size_t word = 0; word * 64 < logits.size(); ++word) {
+    const uint64_t bits = word < allowed.size() ? allowed[word] : 0;
+    if (bits == ~uint64_t{0}) continue;
+    const size_t end = std::min<size_t>(logits.size(), word * 64 + 64);
+    for (size_t i = word * 64; i < end; ++i)
+      if ((bits >> i % 64 & 1) == 0) logits[i] = kNever;
+  }
+}
 
 }  // namespace
 
@@ -36,10 +48,13 @@ int32_t next_token(std::span<float> logits, const DecodeItem& item, std::span<co
     *item.logprobs = logprobs_of(raw, token, s.logprobs - 1);
     return token;
   }
+  const TokenMask::Allowed allowed =
+      item.mask != nullptr ? item.mask->wait() : TokenMask::Allowed();
+  if (!allowed.tokens.empty()) keep_allowed(logits, allowed.tokens);
   model::add_bias(logits, s.bias);
   model::penalize(logits, s.penalties, tokens.first(prompt), tokens.subspan(prompt));
   model::Draw draw{s.temperature, s.top_k, s.top_p, s.seed, tokens.size(), {}, s.min_p};
-  if (!s.eos_allowed && !s.ignore_eos) draw.never = ends;
+  if (!s.eos_allowed && !s.ignore_eos && !allowed.end_only) draw.never = ends;
   return model::sample(logits, draw);
 }
 

@@ -101,13 +101,8 @@ const std::map<std::string_view, Json>& unsupported() {
       {"bad_words", Json::array()},
       {"allowed_token_ids", nullptr},
       {"logits_processors", Json::array()},
-      {"response_format", Json::object({{"type", "text"}})},
-      {"structured_outputs", nullptr},
-      {"guided_json", nullptr},
-      {"guided_regex", nullptr},
-      {"guided_choice", nullptr},
-      {"guided_grammar", nullptr},
-      {"guided_json_object", false},
+      {"structural_tag", nullptr},
+      {"guided_whitespace_pattern", nullptr},
       {"truncate_prompt_tokens", nullptr},
       {"prompt_embeds", nullptr},
       {"continue_final_message", false},
@@ -332,6 +327,7 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(read_choices(m, r));
   MC_API_TRY(read_cache_control(body, limits, r));
+  MC_API_TRY(read_constraint(body, r));
   MC_API_TRY(refuse_unsupported(body, chat, chat && limits.chat.program));
   size_t longest = r.prompt.size();
   for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());

@@ -1,10 +1,10 @@
 // Parses requests of the OpenAI API, and writes its errors.
 //
 // Extensions of the standard: top_k, min_p, repetition_penalty, min_tokens, ignore_eos,
-// stop_token_ids, cache_salt, priority, cache_control, stream_options.continuous_usage_stats. What
-// would change an answer and is not done is refused by its name, unless it asks for what is done
-// anyway. Unknown fields are ignored, as clients send more each year; known fields of a wrong type
-// are refused.
+// stop_token_ids, structured_outputs and guided_*, cache_salt, priority, cache_control,
+// stream_options.continuous_usage_stats. What would change an answer and is not done is refused by
+// its name, unless it asks for what is done anyway. Unknown fields are ignored, as clients send
+// more each year; known fields of a wrong type are refused.
 //
 // Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
 // 1b.
@@ -25,6 +25,7 @@
 #include "serve/answers/tool_stream.h"
 #include "serve/external/model_names.h"
 #include "serve/protocol/cache_control.h"
+#include "serve/protocol/constraint.h"
 #include "serve/protocol/sampling_controls.h"
 
 namespace mc::serve {
@@ -47,6 +48,7 @@ struct CompletionRequest {
   uint32_t top_k = 0;            // 0: all
   SamplingControls controls;     // with logprobs
   ToolUse tools;                 // of a chat
+  Constraint constraint;         // of the answer's form; it compiles
   std::optional<uint64_t> seed;  // none: drawn for each request
   std::string cache_salt, user;
   int64_t priority = 0;  // lower waits less

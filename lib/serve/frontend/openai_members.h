@@ -55,6 +55,9 @@ Parsed check_model(const Members& m, const ApiLimits& limits, std::string* named
 // tokens can stand for.
 Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits);
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
+// response_format, structured_outputs and guided_*: one of them, that compiles. Once ignore_eos is
+// read.
+Parsed read_constraint(const Json& body, CompletionRequest& r);
 // Once its prompt is known.
 Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r);
 // `tools`, `tool_choice` and `parallel_tool_calls` of a chat.

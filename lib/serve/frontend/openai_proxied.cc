@@ -136,6 +136,7 @@ GenerateRequest generate_request(ParsedRequest& asked, std::string id, uint64_t 
     g.top_k = r.top_k;
     g.top_p = r.top_p;
     g.controls = std::move(r.controls);
+    g.constraint = std::move(r.constraint);
   } else {
     const ApiError& e = asked.own.error();
     g.refusal = RequestError{e.status, e.code, e.message, 0, e.param};

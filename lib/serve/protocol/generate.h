@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "serve/protocol/cache_control.h"
+#include "serve/protocol/constraint.h"
 #include "serve/protocol/proxied_request.h"
 #include "serve/protocol/sampling_controls.h"
 #include "telemetry/trace_context.h"
@@ -42,6 +43,7 @@ struct GenerateRequest {
   double top_p = 1;
   SamplingControls controls;
   telemetry::TraceContext trace;  // of the span above; not valid: none is known
+  Constraint constraint;
   // For external engines; without it only own workers are chosen.
   std::shared_ptr<const ProxiedRequest> proxied;
   std::optional<RequestError> refusal;  // why own workers cannot: only external engines are chosen

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "rpc/envelope.h"
+#include "serve/protocol/constraint.h"
 #include "serve/protocol/sampling_controls.h"
 #include "wire/codec.h"
 #include "xfer/core/messages.h"
@@ -42,7 +43,8 @@ inline constexpr size_t kUpdatesMax = 65536;    // sequences of one token-batch
 inline constexpr size_t kEventsPerBeat = 8192;  // 300 KiB
 inline constexpr size_t kSnapshotPage = 65536;  // 2 MiB
 inline constexpr size_t kStopTokensMax = 4096;
-inline constexpr uint32_t kSamplingNow = 1;  // what this build does of Reserve's sampling
+// What a worker does of Reserve's sampling.
+inline constexpr uint32_t kControls = 1, kConstraints = 2;
 
 // ---- conductor -> decode
 
@@ -53,7 +55,7 @@ struct Reservation {
   uint64_t guard_offset = 0, guard = 0;  // xfer::Guard of this reservation
   std::string control;                   // where P sends KvReady: "host:port"
   uint32_t ranks = 1;                    // that D's blocks are laid out for (kv_shape.h)
-  // 1: D does Reserve's `controls`. 0: its release does not know of them.
+  // 1: D does Reserve's `controls`; 2: and its `constraint`. 0: its release does not know of them.
   uint32_t sampling = 0;
   static void fields(auto& a, auto& m) {
     a(m.segment, wire::at_most<kPromptMax>(m.block_offsets), m.guard_offset, m.guard, m.control,
@@ -79,10 +81,12 @@ struct Reserve {
   std::string prefill;  // control address of the worker that will compute the prompt
   uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: any
   SamplingControls controls;
+  Constraint constraint;
   static void fields(auto& a, auto& m) {
     a(m.request, m.conductor, wire::at_most<kPromptMax>(m.prompt), m.max_tokens, m.min_tokens,
       m.ignore_eos, wire::at_most<kStopTokensMax>(m.stop_tokens), m.seed, m.temperature,
-      m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch, m.controls);
+      m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch, m.controls,
+      m.constraint);
   }
 };
 

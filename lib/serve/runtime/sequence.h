@@ -15,6 +15,8 @@
 
 namespace mc::serve {
 
+class Guide;
+
 // Where the KV of a sequence is.
 enum class KvPlace : uint8_t {
   kHere,       // in its blocks, or on its way into them for the first time
@@ -34,6 +36,7 @@ struct Sequence {
   bool ignore_eos = false;
   std::vector<model::Bias> bias;  // what `sampling` has; never reallocated
   Sampling sampling;
+  std::shared_ptr<Guide> guide;  // keeps the answer to its form; nullptr: it has none
   TxId tx = 0;
   bool own = false;              // this process computes its prompt
   std::vector<BlockId> adopted;  // then: the prompt's blocks, pinned

@@ -193,8 +193,15 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
                   static_cast<uint32_t>(bad_blocks));
     return;
   }
-  if (!batch_.kv_arrived(s->request)) return;  // its deadline just passed: expire() reports it
-  step();
+  const auto join = [this, weak = std::weak_ptr(s)] {
+    const SequencePtr it = weak.lock();
+    if (it == nullptr || it->ended) return;
+    if (it->guide && !it->guide->failure().empty()) return fail_sequence(it, it->guide->failure());
+    if (!batch_.kv_arrived(it->request)) return;  // its deadline just passed: expire() reports it
+    step();
+  };
+  if (!s->guide) return join();
+  s->guide->when_ready(join);  // no step waits for a grammar that is compiled
 }
 
 // ---- what does not arrive

@@ -41,11 +41,11 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       engine_(engine),
       config_(config),
       epoch_(config.epoch ? config.epoch : transfer.generation().n),
+      next_guard_(transfer.generation().n),
       core_(std::move(core)),
       blocks_(core_->blocks()),
       shape_(KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks())),
       batch_(Timing{engine.spec(), config.time_scale}, {config.tbt_slo, 0}),
-      next_guard_(transfer.generation().n),
       to_conductors_(loop, transfer.describe().node, config.token_retry, config.conductor_timeout),
       running_(metrics.gauge("vllm:num_requests_running", "requests in the batch",
                              {{"role", "decode"}})),
@@ -75,7 +75,8 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
                  u.request = s->request;
                  to_conductors_.send(s->conductor, {std::move(u)});
                },
-           .step = [this] { step(); }}) {
+           .step = [this] { step(); }}),
+      guides_(loop, engine, config.tokenizer) {
   for (size_t i = WorkerCore::kGuardWords; i-- > 0;) free_slots_.push_back(i);
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
@@ -162,13 +163,14 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   const Time now = call.now;
   MC_TRY_(check(m));
   SequencePtr s = make_sequence(m, engine_.block_tokens());
+  MC_TRY(s->guide, guides_.open(m.constraint, m.stop_tokens, m.prompt));
   s->own = colocated_ && m.prefill == control_;
   MC_TRY_(memory_.reserve(s, now));
   Reservation r;
   if (!s->own) r.segment = transfer_.describe();
   r.control = control_;
   r.ranks = shape_.ranks;
-  r.sampling = kSamplingNow;
+  r.sampling = guides_.able() ? kConstraints : kControls;
   for (size_t i = 0; !s->own && i < s->parents.size(); ++i)
     r.block_offsets.push_back(core_->block_offset(memory_.id(*s, i)));
   s->settled = s->own;  // no other process writes
@@ -235,10 +237,13 @@ void DecodeWorker::run(std::vector<SequencePtr> batch) {
   const auto work = [this, batch, drawn] {
     std::vector<DecodeItem> items;
     for (const SequencePtr& s : batch)
-      items.push_back({s->view(), s->sampling, !s->generated(), &drawn->logprobs[items.size()]});
+      items.push_back({s->view(), s->sampling, !s->generated(), &drawn->logprobs[items.size()],
+                       s->guide.get()});
     drawn->tokens = engine_.decode(items);
-    for (size_t i = 0; i < batch.size(); ++i)
+    for (size_t i = 0; i < batch.size(); ++i) {
       batch[i]->append(drawn->tokens[i], engine_.block_tokens());
+      if (batch[i]->guide) batch[i]->guide->took(drawn->tokens[i]);
+    }
   };
   const auto done = [this, batch, drawn, due, start] {
     // The modelled time of the step, if computing took less.
@@ -266,6 +271,7 @@ void DecodeWorker::stepped(const std::vector<SequencePtr>& batch, Drawn& drawn, 
 }
 
 std::string DecodeWorker::finish_of(const Sequence& s, int32_t token) const {
+  if (s.guide && s.guide->over()) return "stop";
   const bool may_stop = s.generated() >= s.min_tokens;
   if (may_stop && !s.ignore_eos && engine_.ends_answer(token)) return "stop";
   if (may_stop &&
@@ -280,6 +286,10 @@ void DecodeWorker::deliver(const std::vector<SequencePtr>& batch, Drawn& drawn) 
     const SequencePtr& s = batch[i];
     if (s->ended) {  // aborted during the step
       try_free(s);
+      continue;
+    }
+    if (const std::string why = s->guide ? s->guide->failure() : ""; !why.empty()) {
+      fail_sequence(s, why);
       continue;
     }
     generated_.add();

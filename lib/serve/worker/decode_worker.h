@@ -38,6 +38,7 @@
 #include "serve/kvcache/block_manager.h"
 #include "serve/protocol/messages.h"
 #include "serve/runtime/batcher.h"
+#include "serve/runtime/guide.h"
 #include "serve/runtime/sequence.h"
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
@@ -65,6 +66,7 @@ struct DecodeConfig {
   store::ClientOptions store;                             // master empty: no pool
   TraceEvents* trace = nullptr;                           // outlives the worker; nullptr: no trace
   telemetry::Tracer* tracer = nullptr;                    // outlives the worker; nullptr: no spans
+  Guides::OpenTokenizer tokenizer;  // for constrained answers; none: they are refused
 };
 
 class DecodeWorker {
@@ -129,13 +131,12 @@ class DecodeWorker {
   const std::string control_;
   const Engine& engine_;
   const DecodeConfig config_;
-  const uint64_t epoch_;
+  uint64_t epoch_, next_guard_;
   const std::shared_ptr<WorkerCore> core_;
   BlockManager& blocks_;  // of the core
   const KvShape shape_;
   DecodeBatch batch_;
   bool stepping_ = false, draining_ = false, colocated_ = false;
-  uint64_t next_guard_;
   std::vector<size_t> free_slots_;
   std::unordered_map<std::string, SequencePtr> sequences_;
   TokenSender to_conductors_;
@@ -148,6 +149,7 @@ class DecodeWorker {
   std::unique_ptr<StoreConnector> pool_;
   KvTransfer pulls_;
   DecodeMemory memory_;
+  Guides guides_;
 };
 
 }  // namespace mc::serve

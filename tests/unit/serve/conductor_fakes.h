@@ -97,7 +97,7 @@ struct FakeDecode : FakeWorker {
     client->call(TokenBatch{me.node, {u}}, 1s, [](const Result<rpc::Empty>&) {});
   }
   bool full = false;
-  uint32_t sampling = kSamplingNow;  // 0: of an older release
+  uint32_t sampling = kConstraints;  // 0: of an older release
   std::vector<Reserve> reserved;
 };
 

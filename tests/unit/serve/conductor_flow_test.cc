@@ -227,6 +227,29 @@ TEST_CASE("penalties go to a worker whose release knows them, or are refused wit
   CHECK(!plain.failed);
 }
 
+TEST_CASE("a constraint goes to a worker whose release knows it, or is refused with the reason") {
+  Cluster c(1, 2);
+  c.d[0]->sampling = kControls;
+  const auto submit = [&](Heard& heard) {
+    GenerateRequest g;
+    g.id = "r";
+    g.prompt = {1, 2, 3};
+    g.max_tokens = 4;
+    g.constraint = {static_cast<uint32_t>(model::grammar::Form::kRegex), "a+"};
+    c.conductor->submit(std::move(g), heard.sink());
+    REQUIRE(c.finish(heard));
+  };
+  Heard first, second;
+  submit(first);
+  CHECK(!first.failed);
+  CHECK(first.progress.decode == "d1");
+  CHECK(c.d[1]->reserved.at(0).constraint.text == "a+");
+  c.d[1]->sampling = kControls;
+  submit(second);
+  REQUIRE(second.failed);
+  CHECK(second.failed->what.find("knows no constrained output") != std::string::npos);
+}
+
 TEST_CASE("logprobs come with their tokens, once, and a worker that leaves them out fails") {
   Cluster c(1, 1);
   const auto ask = [&](Heard& heard) {

@@ -213,7 +213,7 @@ TEST_CASE("a decode worker refuses controls outside their ranges") {
   pair.controls = {};
   const auto reply = pair.reserve("r", small_prompt(20, 1), 4);
   REQUIRE(reply);
-  CHECK(reply->sampling == kSamplingNow);
+  CHECK(reply->sampling == kControls);
 }
 
 TEST_CASE("tokens that end an answer do not come before eos_allowed, unless ignore_eos") {

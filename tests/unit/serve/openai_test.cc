@@ -110,6 +110,32 @@ TEST_CASE("F83, F84: members that ask for what is done anyway pass, and a missin
   CHECK(parse(R"({"model":"tiny","prompt":"x","seed":0})")->seed == 0u);
 }
 
+TEST_CASE("a constraint arrives in its form, whichever member has it") {
+  const auto form = [](const std::string& members) {
+    const auto r = parse(R"({"model":"tiny","prompt":"x",)" + members + "}");
+    REQUIRE_MESSAGE(r, r.error().message);
+    return std::pair(r->constraint.kind(), r->constraint.text);
+  };
+  using model::grammar::Form;
+  using Pair = std::pair<Form, std::string>;
+  CHECK(form(R"("response_format":{"type":"text"})") == Pair(Form::kNone, ""));
+  CHECK(form(R"("response_format":{"type":"json_object"})") == Pair(Form::kJsonObject, ""));
+  const std::string schema = R"({"type":"object","properties":{"z":true,"a":true}})";
+  const Pair want(Form::kJsonSchema, schema);
+  CHECK(form(R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,
+      "schema":)" +
+             schema + "}}") == want);
+  CHECK(form(R"("guided_json":)" + schema) == want);
+  CHECK(form(R"("structured_outputs":{"json":)" + schema + R"(,"regex":null})") == want);
+  CHECK(form(R"("guided_json":")" + std::string(R"({\"type\":\"null\"})") + "\"") ==
+        Pair(Form::kJsonSchema, R"({"type":"null"})"));
+  CHECK(form(R"("structured_outputs":{"regex":"a+"})") == Pair(Form::kRegex, "a+"));
+  CHECK(form(R"("guided_choice":["a","b"])") == Pair(Form::kChoice, R"(["a","b"])"));
+  CHECK(form(R"("guided_grammar":"root ::= [a-z]")") == Pair(Form::kGbnf, "root ::= [a-z]"));
+  CHECK(form(R"("guided_json_object":true)") == Pair(Form::kJsonObject, ""));
+  CHECK(form(R"("guided_json_object":false)") == Pair(Form::kNone, ""));
+}
+
 TEST_CASE("F83, F84: penalties, min_p and biases arrive as they were asked for") {
   const auto r = parse(R"({"model":"tiny","prompt":"x","presence_penalty":-0.5,
     "frequency_penalty":2,"repetition_penalty":1.1,"min_p":0.1,
@@ -251,10 +277,27 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
        "no token id"},
       {R"({"model":"tiny","prompt":"x","logit_bias":[5]})", 400, "logit_bias", "", "an object"},
       {R"({"model":"tiny","prompt":"x","min_p":1.1})", 400, "min_p", "", "0 to 1"},
-      {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_object"}})", 400,
-       "response_format", "", "not supported"},
-      {R"({"model":"tiny","prompt":"x","guided_json":{}})", 400, "guided_json", "",
-       "not supported"},
+      {R"({"model":"tiny","prompt":"x","response_format":{"type":"grammar"}})", 400,
+       "response_format", "", "of type 'grammar' is not supported"},
+      {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_schema"}})", 400,
+       "response_format", "", "no 'json_schema'"},
+      {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_schema","json_schema":
+          {"schema":{"properties":{"a":{"not":{}}}}}}})",
+       400, "response_format", "", "#/properties/a/not is not supported"},
+      {R"({"model":"tiny","prompt":"x","guided_regex":"(a"})", 400, "guided_regex", "",
+       "'(' without ')'"},
+      {R"({"model":"tiny","prompt":"x","guided_regex":"a","guided_choice":["a"]})", 400,
+       "guided_choice", "", "one form"},
+      {R"({"model":"tiny","prompt":"x","guided_choice":"a"})", 400, "guided_choice", "",
+       "no array of texts"},
+      {R"({"model":"tiny","prompt":"x","guided_grammar":"start: \"a\""})", 400, "guided_grammar",
+       "", "Lark"},
+      {R"({"model":"tiny","prompt":"x","structured_outputs":{"structural_tag":"x"}})", 400,
+       "structured_outputs", "", "'structured_outputs.structural_tag' is not supported"},
+      {R"({"model":"tiny","prompt":"x","guided_regex":"a","ignore_eos":true})", 400, "ignore_eos",
+       "", "not supported with 'guided_regex'"},
+      {R"({"model":"tiny","prompt":"x","guided_whitespace_pattern":" "})", 400,
+       "guided_whitespace_pattern", "", "not supported"},
       {R"({"model":"tiny","prompt":"x","stream":"yes"})", 400, "stream", "", "a boolean"},
       {R"({"model":"tiny","prompt":"x","stream_options":{}})", 400, "stream_options", "",
        "without 'stream'"},

@@ -73,6 +73,7 @@ struct PairOptions {
   std::string fingerprint = {};          // then
   std::string faults = {};  // of transfers: rules of xfer/transports/fault/fault_plan.h
   OpenPool pool = open_store_pool;
+  Guides::OpenTokenizer tokenizer = {};  // of the decode worker, for constrained answers
 };
 
 struct Pair {
@@ -137,6 +138,7 @@ struct Pair {
     d.store.master = options.master;
     d.store.timeout = 1s * kSlow;
     d.conductor_timeout = 3s * kSlow;
+    d.tokenizer = options.tokenizer;
     auto opened_d =
         DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
     REQUIRE(opened_d);
@@ -186,8 +188,10 @@ struct Pair {
     m.conductor = c_server->address();
     m.prompt = prompt;
     m.max_tokens = max_tokens;
-    m.ignore_eos = true;
+    m.ignore_eos = constraint.none();
     m.controls = controls;
+    m.constraint = constraint;
+    m.seed = seed;
     m.temperature = temperature;
     m.kv_deadline_ms = kv_deadline_ms * kSlow;
     return call(*to_d, m);
@@ -247,7 +251,9 @@ struct Pair {
   io::Loop& loop;
   const uint32_t kv_deadline_ms;
   SamplingControls controls;  // of what is reserved next
+  Constraint constraint;      // the same
   double temperature = 0;
+  uint64_t seed = 0;
   DummyEngine engine;
   Metrics metrics, p_metrics, d_metrics;
   std::unique_ptr<xfer::Engine> p_xfer, d_xfer;

@@ -1,0 +1,164 @@
+// Constrained answers of a decode worker: valid, ended where their form ends, and refused for a
+// reason.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "pair.h"
+#include "serve/engine/next_token.h"
+#include "small_engine.h"
+
+using namespace mc;
+using namespace mc::serve;
+
+namespace {
+
+using model::grammar::Form;
+
+Constraint of(Form form, const std::string& text) { return {static_cast<uint32_t>(form), text}; }
+
+PairOptions options_of(const CpuEngine& engine) {
+  PairOptions o;
+  o.prefill_engine = o.decode_engine = &engine;
+  o.tokenizer = []() -> Result<model::Tokenizer> {
+    return model::Tokenizer::bytes_only(small().vocab);
+  };
+  return o;
+}
+
+// The whole answer, without a token that ends it.
+std::string text_of(const CpuEngine& engine, const Answer& answer) {
+  std::string text;
+  for (const int32_t t : answer.tokens)
+    if (!engine.ends_answer(t)) text += static_cast<char>(t);
+  return text;
+}
+
+const Answer& run(Pair& pair, const std::string& id, uint32_t max_tokens) {
+  const auto prompt = small_prompt(20, 1);
+  const auto target = pair.reserve(id, prompt, max_tokens);
+  REQUIRE_MESSAGE(target, target.error().what);
+  CHECK(target->sampling == kConstraints);
+  const auto tx = pair.allocate(id, prompt, *target);
+  REQUIRE(tx);
+  REQUIRE(pair.call(*pair.to_p, Prefill{tx->tx, {}}, 20s * kSlow));
+  REQUIRE(pair.until([&] { return !pair.answers[id].finish.empty(); }));
+  REQUIRE(pair.call(*pair.to_p, TxCommit{tx->tx, {}}));
+  return pair.answers[id];
+}
+
+// Lets some tokens through.
+class Some final : public TokenMask {
+ public:
+  explicit Some(std::vector<uint64_t> words, bool end_only = false)
+      : words_(std::move(words)), end_only_(end_only) {}
+  Allowed wait() override { return {words_, end_only_}; }
+
+ private:
+  std::vector<uint64_t> words_;
+  bool end_only_;
+};
+
+}  // namespace
+
+TEST_CASE("a mask comes before biases and temperature, and logprobs are the model's own") {
+  Some some({0b0110});
+  TokenLogprobs said;
+  DecodeItem item;
+  item.mask = &some;
+  item.logprobs = &said;
+  item.sampling.eos_allowed = true;
+  item.sampling.logprobs = 2;
+  const model::Bias bias{0, 100};
+  item.sampling.bias = {&bias, 1};
+  CHECK(item.for_host());
+  std::vector<float> logits = {5, 1, 2, 9};
+  CHECK(next_token(logits, item, {}) == 2);
+  CHECK(said.top == std::vector<int32_t>{3});  // not what the mask left
+  CHECK(said.logprob == doctest::Approx(2 - std::log(std::exp(5.0) + std::exp(1.0) + std::exp(2.0) +
+                                                     std::exp(9.0))));
+  // Where nothing but the end may come, it comes before min_tokens too.
+  Some end({0b1000}, true);
+  item.mask = &end;
+  item.sampling.eos_allowed = false;
+  item.sampling.logprobs = 0;
+  const std::vector<int32_t> ends = {3};
+  logits = {5, 1, 2, -9};
+  CHECK(next_token(logits, item, ends) == 3);
+}
+
+TEST_CASE("constrained answers of a small model are valid, each seed another") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Pair pair(loop, options_of(engine));
+  pair.temperature = 2;
+  const std::string schema =
+      R"({"type":"object","properties":{"name":{"type":"string","maxLength":6},"n":{"type":
+      "integer","minimum":-5,"maximum":120},"kind":{"enum":["red","green"]},"list":{"type":"array",
+      "items":{"type":"boolean"},"maxItems":3}},"required":["name","n","kind"]})";
+  std::set<std::string> texts;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    pair.seed = seed;
+    pair.constraint = of(Form::kJsonSchema, schema);
+    const Answer& a = run(pair, "json" + std::to_string(seed), 600);
+    const std::string text = text_of(engine, a);
+    CAPTURE(text);
+    CHECK(a.finish == "stop");
+    const auto value = parse_json(text);
+    REQUIRE_MESSAGE(value, value.error().what);
+    CHECK((*value)["name"].is_string());
+    CHECK((*value)["n"] >= -5);
+    CHECK((*value)["n"] <= 120);
+    CHECK(((*value)["kind"] == "red" || (*value)["kind"] == "green"));
+    texts.insert(text);
+  }
+  CHECK(texts.size() > 6);
+  pair.constraint = of(Form::kChoice, R"(["yes","no"])");
+  const std::string choice = text_of(engine, run(pair, "choice", 10));
+  CHECK((choice == "yes" || choice == "no"));
+  pair.constraint = of(Form::kRegex, "[0-9]{3}-[a-f]{2}");
+  const Answer& regex = run(pair, "regex", 20);
+  CHECK(regex.finish == "stop");  // at its last character: no token is drawn for the end
+  CHECK(regex.tokens.size() == 6);
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("max_tokens cuts a constrained answer, which begins as its form does") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Pair pair(loop, options_of(engine));
+  pair.constraint = of(Form::kRegex, "(ab){50}");
+  const Answer& a = run(pair, "cut", 7);
+  CHECK(a.finish == "length");
+  CHECK(text_of(engine, a) == "abababa");
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a constraint that a worker cannot use fails its request alone, with the reason") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Pair pair(loop, options_of(engine));
+  pair.constraint = of(Form::kRegex, "(a");
+  const Answer& bad = run(pair, "bad", 7);
+  CHECK(bad.finish == "error");
+  CHECK(bad.error.find("'(' without ')'") != std::string::npos);
+  pair.constraint = of(Form::kChoice, "[\"\xC8\x80\"]");  // byte 200: no token of the model
+  const Answer& none = run(pair, "none", 7);
+  CHECK(none.finish == "error");
+  CHECK(none.error.find("no token of the vocabulary") != std::string::npos);
+  pair.constraint = {99, "x"};
+  const auto refused = pair.reserve("unknown", small_prompt(20, 1));
+  REQUIRE(!refused);
+  CHECK(refused.error().code == Code::kUnsupported);
+  pair.constraint = {};
+  pair.serve("plain", small_prompt(20, 1));
+  CHECK(pair.comes_to_rest());
+}
