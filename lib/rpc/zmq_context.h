@@ -25,9 +25,15 @@ class ZmqContext {
   }
 
  private:
+  // A conductor has one for each of its workers. libzmq's own limit is 1,023.
+  static constexpr int kSocketsMax = 40'000;
+  static void* with_many_sockets(void* context) {
+    zmq_ctx_set(context, ZMQ_MAX_SOCKETS, kSocketsMax);
+    return context;
+  }
   struct Made {
     ProcessMark mark;
-    void* context = zmq_ctx_new();
+    void* context = with_many_sockets(zmq_ctx_new());
   };
   std::atomic<Made*> made_{nullptr};
 };

@@ -85,9 +85,8 @@ double pool_tbt_ms(const DecodeForecast::Load& load, size_t nodes, uint64_t toke
                    const Cost& cost) {
   if (nodes == 0) return 0;
   const double share = 1 / static_cast<double>(nodes);
-  const cost::CostModel& c = cost.spec().cost;
-  return 1e3 * (c.t0 + c.t1 * load.requests * share +
-                c.t2 * (load.context_tokens * share + static_cast<double>(tokens)));
+  return cost.mean_step_ms(load.requests * share + 1,
+                           load.context_tokens * share + static_cast<double>(tokens));
 }
 
 Verdict admit(const Decision& d, uint64_t tokens, const AdmissionOptions& o,

@@ -13,13 +13,15 @@ constexpr uint64_t kBytesMin = 64 * 1024;  // below, latency hides the bandwidth
 constexpr double kCongestionWeight = 0.3;
 constexpr double kTransferMsMin = 1;  // below, most of it is thread scheduling
 constexpr double kHalfLife = 10;      // seconds
+constexpr double kFirstWeight = 0.1, kFirstMost = 3, kFirstMs = 20;
 constexpr double kFetchWeight = 0.3, kFetchHalfLife = 60;
 }  // namespace
 
 Cost::Cost(cost::ModelSpec spec)
     : spec_(std::move(spec)),
       bandwidth_(spec_.cost.transfer_bytes_per_s),
-      fetch_bandwidth_(bandwidth_) {}
+      fetch_bandwidth_(bandwidth_),
+      steps_(spec_.cost) {}
 
 double Cost::prefill_ms(uint64_t tokens, uint64_t reused) const {
   return 1e3 * factor_ * cost::prefill_seconds(spec_, tokens, reused);
@@ -45,10 +47,6 @@ double Cost::pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const {
                                  static_cast<double>(disk_tokens) / pool_disk_);
 }
 
-double Cost::step_ms(uint64_t batch, uint64_t context_tokens) const {
-  return 1e3 * cost::step_seconds(spec_, batch, context_tokens);
-}
-
 void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms) {
   const double model = 1e3 * cost::prefill_seconds(spec_, tokens, reused);
   if (model <= 0 || !std::isfinite(measured_ms) || measured_ms <= 0) return;
@@ -72,6 +70,12 @@ void Cost::learn_fetch(uint64_t bytes, double measured_ms) {
                                  model * kFactorMax);
   const double slow = 1 / fetch_bandwidth_;
   fetch_bandwidth_ = 1 / (slow + kFetchWeight * (1 / seen - slow));
+}
+
+void Cost::learn_first_step(double step_ms, double measured_ms) {
+  if (!std::isfinite(measured_ms) || measured_ms < 0) return;
+  const double most = kFirstMost * (step_ms + std::abs(first_more_ms_)) + kFirstMs;  // not a fault
+  first_more_ms_ += kFirstWeight * (std::min(measured_ms - step_ms, most) - first_more_ms_);
 }
 
 void Cost::advance(Time now) {

@@ -9,10 +9,14 @@
 //
 // Thread: one owner. Pure: no clock. Source: Mooncake paper section 4.1.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "base/time.h"
 #include "cost/model_spec.h"
+#include "sched/step_rate.h"
 
 namespace mc::sched {
 
@@ -27,12 +31,26 @@ class Cost {
   double fetch_ms(uint64_t tokens) const;  // from another prefill node, all of it
   // A fetch from the pool, by where the tokens' KV is. 0 for none.
   double pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const;
-  double step_ms(uint64_t batch, uint64_t context_tokens) const;
+  double step_ms(uint64_t batch, uint64_t context_tokens) const {
+    return mean_step_ms(static_cast<double>(batch), static_cast<double>(context_tokens));
+  }
+  double mean_step_ms(double batch, double context_tokens) const {
+    return steps_.predict_ms(batch, context_tokens);
+  }
+  // From when the prompt's KV is sent to the first token: messages, loading, and the step that it
+  // waits for, beside its own one.
+  double first_step_ms(double step_ms) const { return std::max(0.0, step_ms + first_more_ms_); }
 
   void learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms);
   // `whole`: nothing was sent while it was computed, so a fetch takes as long.
   void learn_transfer(uint64_t bytes, double measured_ms, bool whole = false);
   void learn_fetch(uint64_t bytes, double measured_ms);
+  void learn_step(double batch, double context_tokens, double measured_ms) {
+    steps_.learn(batch, context_tokens, measured_ms);
+  }
+  uint64_t step_version() const { return steps_.version(); }  // changes with step_ms
+  const StepRate& steps() const { return steps_; }
+  void learn_first_step(double step_ms, double measured_ms);
   void advance(Time now);  // what was learned of fetches fades
   // A fetch from the pool as measured. Of one from both tiers memory's share is known already.
   void learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms);
@@ -50,6 +68,8 @@ class Cost {
   double factor_ = 1;
   double bandwidth_, fetch_bandwidth_;
   Time advanced_{};
+  StepRate steps_;
+  double first_more_ms_ = 0;
   double pool_memory_ = kPoolMemoryBytes, pool_disk_ = kPoolDiskBytes;
 };
 
@@ -63,6 +83,33 @@ class Congestion {
  private:
   double excess_ = 0;  // over 1
   Time seen_{};
+};
+
+// How many times longer a node's fetches from each of the others take than what is predicted for
+// all pairs. It fades, too. Size: pairs that were slow lately, kPairsMax at most.
+class FetchLinks {
+ public:
+  static constexpr size_t kPairsMax = 256;
+  static constexpr double kFaded = 1.05;  // and less is as fast as others
+
+  void learn(const std::string& holder, double predicted_ms, double measured_ms, Time now) {
+    std::erase_if(slow_, [&](const auto& pair) { return pair.second.factor(now) < kFaded; });
+    if (slow_.size() >= kPairsMax && !slow_.contains(holder)) return;
+    slow_[holder].learn(predicted_ms, measured_ms, now);
+  }
+  double factor(const std::string& holder, Time now) const {
+    const auto it = slow_.find(holder);
+    const double seen = it == slow_.end() ? 1 : it->second.factor(now);
+    return seen < kFaded ? 1 : seen;
+  }
+  bool any(Time now) const {  // some pair is slow
+    for (const auto& [holder, seen] : slow_)
+      if (seen.factor(now) >= kFaded) return true;
+    return false;
+  }
+
+ private:
+  std::map<std::string, Congestion> slow_;  // by holder
 };
 
 }  // namespace mc::sched

@@ -1,6 +1,7 @@
 #include "sched/holder_set.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace mc::sched {
 namespace {
@@ -90,6 +91,26 @@ bool HolderSet::drop(Slot slot, bool guesses_only) {
 bool HolderSet::holds(Slot slot) const {
   if (wide()) return (word(slot / 64) & bit_of(slot)) != 0;
   return std::any_of(list_.begin(), list_.end(), [&](Slot h) { return (h & ~kGuessed) == slot; });
+}
+
+bool RetiredSlots::retire(Slot slot) {
+  if (slot / 64u >= used_.size() || (used_[slot / 64u] >> slot % 64u & 1) == 0) return false;
+  if (all_.empty()) at = 0;
+  set(bits_, slot);
+  all_.push_back(slot);
+  if (of_pass_ == 0) of_pass_ = 1;
+  return true;
+}
+
+std::vector<RetiredSlots::Slot> RetiredSlots::end_pass() {
+  const auto end = all_.begin() + static_cast<std::ptrdiff_t>(of_pass_);
+  std::vector<Slot> swept(all_.begin(), end);
+  all_.erase(all_.begin(), end);
+  for (const Slot slot : swept)
+    for (auto* bits : {&bits_, &used_}) (*bits)[slot / 64u] &= ~(uint64_t{1} << slot % 64u);
+  of_pass_ = all_.size();
+  at = 0;
+  return swept;
 }
 
 }  // namespace mc::sched

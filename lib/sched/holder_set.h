@@ -49,4 +49,31 @@ class HolderSet {
   std::vector<uint64_t> bits_;  // pairs of words: who holds it, and who of these is a guess
 };
 
+// Slots whose nodes are gone while holders may still name them, and how far a pass over the table
+// of those has come.
+class RetiredSlots {
+ public:
+  using Slot = HolderSet::Slot;
+  void used(Slot slot) { set(used_, slot); }  // a holder may name it
+  bool retire(Slot slot);                     // false: no holder names it
+  bool has(Slot slot) const {
+    return slot / 64u < bits_.size() && (bits_[slot / 64u] >> slot % 64u & 1) != 0;
+  }
+  uint64_t word(size_t k) const { return k < bits_.size() ? bits_[k] : 0; }
+  const std::vector<Slot>& all() const { return all_; }
+  bool any() const { return !all_.empty(); }
+  std::vector<Slot> end_pass();  // those that this pass was for
+
+  size_t at = 0;  // entries before this one name none of those that the pass is for
+
+ private:
+  static void set(std::vector<uint64_t>& bits, Slot slot) {
+    if (slot / 64u >= bits.size()) bits.resize(slot / 64u + 1);
+    bits[slot / 64u] |= uint64_t{1} << slot % 64u;
+  }
+  std::vector<Slot> all_;
+  std::vector<uint64_t> bits_, used_;
+  size_t of_pass_ = 0;  // the first of them
+};
+
 }  // namespace mc::sched

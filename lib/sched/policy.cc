@@ -225,6 +225,18 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   return d;
 }
 
+void add_first_step(Decision& d, const Cost& cost) {
+  if (d.verdict != Verdict::kAccept) return;
+  const auto add = [](Candidate& c, double ms) {
+    if (c.whole) return;
+    c.first_step_ms = ms;
+    c.ttft_ms += ms;
+  };
+  const double ms = d.chosen.whole ? 0 : cost.first_step_ms(d.tbt_ms);
+  for (Candidate& c : d.candidates) add(c, ms);
+  add(d.chosen, ms);
+}
+
 std::string candidates_text(const Decision& d, size_t most) {
   std::vector<const Candidate*> order;
   for (const Candidate& c : d.candidates) order.push_back(&c);
@@ -234,9 +246,10 @@ std::string candidates_text(const Decision& d, size_t most) {
   std::string text;
   for (size_t i = 0; i < n; ++i) {
     const Candidate& c = *order[i];
-    text += strf("%s%s %.1f+%.1f+%.1f+%.1f=%.1f ms (%llu tokens)", i > 0 ? ", " : "",
-                 c.name.c_str(), c.queue_ms, c.fetch_ms + c.pool_ms, c.prefill_ms, c.transfer_ms,
-                 c.ttft_ms, static_cast<unsigned long long>(c.reused_tokens));
+    text +=
+        strf("%s%s %.1f+%.1f+%.1f+%.1f=%.1f ms (%llu tokens)", i > 0 ? ", " : "", c.name.c_str(),
+             c.queue_ms, c.fetch_ms + c.pool_ms, c.prefill_ms, c.transfer_ms + c.first_step_ms,
+             c.ttft_ms, static_cast<unsigned long long>(c.reused_tokens));
   }
   if (n < order.size()) text += strf(", and %zu more", order.size() - n);
   return text;
@@ -260,12 +273,13 @@ std::string explain(const Decision& d) {
   if (d.verdict == Verdict::kNoPrefill || d.verdict == Verdict::kNoDecode) return d.reason;
   const Candidate& c = d.chosen;
   const std::string pool = c.pool_tokens() > 0 ? strf(" + pool %.1f", c.pool_ms) : "";
+  const std::string first = c.first_step_ms > 0 ? strf(" + first step %.1f", c.first_step_ms) : "";
   const std::string from = c.reused_tokens > 0 ? " (" + reuse_text(c) + ")" : "";
   return strf(
-      "queue %.1f + fetch %.1f%s + prefill %.1f + transfer %.1f = ttft %.1f ms (second %+.1f), "
+      "queue %.1f + fetch %.1f%s + prefill %.1f + transfer %.1f%s = ttft %.1f ms (second %+.1f), "
       "tbt %.1f ms; reuses %llu of %llu%s: %s",
-      c.queue_ms, c.fetch_ms, pool.c_str(), c.prefill_ms, c.transfer_ms, c.ttft_ms, d.margin_ms,
-      d.tbt_ms, static_cast<unsigned long long>(c.reused_tokens),
+      c.queue_ms, c.fetch_ms, pool.c_str(), c.prefill_ms, c.transfer_ms, first.c_str(), c.ttft_ms,
+      d.margin_ms, d.tbt_ms, static_cast<unsigned long long>(c.reused_tokens),
       static_cast<unsigned long long>(d.best_tokens), from.c_str(), d.reason.c_str());
 }
 

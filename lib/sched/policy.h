@@ -100,7 +100,8 @@ struct Candidate {
   uint64_t pool_memory_tokens = 0, pool_disk_tokens = 0;
   uint64_t pool_tokens() const { return pool_memory_tokens + pool_disk_tokens; }
   double queue_ms = 0, fetch_ms = 0, pool_ms = 0, prefill_ms = 0, transfer_ms = 0;
-  double fixed_ms = 0;  // of prefill_ms: what an external engine takes for any prompt
+  double first_step_ms = 0;  // with add_first_step
+  double fixed_ms = 0;       // of prefill_ms: what an external engine takes for any prompt
   double ttft_ms = 0;
 };
 
@@ -132,10 +133,13 @@ std::pair<size_t, size_t> draw(const PolicyOptions& options, const Ask& ask, siz
 // In a large cluster: sched/shortlist.h finds the nodes that are worth weighing.
 Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, const Cost& cost);
 
+// Counts the step that gives the first token, which is alike for all that need a decode node.
+void add_first_step(Decision& decision, const Cost& cost);
+
 // A decision for people: one line.
 std::string explain(const Decision& decision);
 // The candidates for people, best first, `most` at most: "p0 0.0+0.0+1.5+0.1=1.6 ms (512 tokens)",
-// its queue, fetches (from a peer and the pool), prefill and transfer.
+// its queue, fetches (from a peer and the pool), prefill, and transfer with the first step.
 std::string candidates_text(const Decision& decision, size_t most);
 
 }  // namespace mc::sched

@@ -60,6 +60,7 @@ void PrefixIndex::grow() {
   old.swap(table_);
   for (const Entry& e : old)
     if (e.count > 0) table_[find(e.tag)] = e;
+  retired_.at = 0;
 }
 
 // Closes the gap, so that every entry stays reachable from its home without tombstones.
@@ -73,6 +74,7 @@ void PrefixIndex::erase(size_t at) {
     if (distance(from, next) < distance(at, next)) continue;  // it may not move before its home
     table_[at] = table_[next];
     table_[next].count = 0;
+    if (at < retired_.at && next >= retired_.at) retired_.at = at;  // it was not looked at
     at = next;
   }
 }
@@ -82,12 +84,6 @@ size_t PrefixIndex::bytes() const {
              aside_free_.capacity() * sizeof(uint32_t);
   for (const HolderSet& set : aside_) n += set.heap_bytes();
   return n;
-}
-
-bool PrefixIndex::holds(const Entry& e, Slot slot) const {
-  if (e.count == kAside) return aside_[aside(e)].holds(slot);
-  return std::any_of(e.holders, e.holders + e.count,
-                     [&](Slot h) { return (h & ~kGuessed) == slot; });
 }
 
 void PrefixIndex::hold(Entry& e, Slot value) {
@@ -101,11 +97,6 @@ void PrefixIndex::hold(Entry& e, Slot value) {
     e.holders[e.count++] = value;
     return;
   }
-  put_aside(e);
-  aside_[aside(e)].hold(value);
-}
-
-void PrefixIndex::put_aside(Entry& e) {
   if (aside_free_.empty()) {
     aside_free_.push_back(static_cast<uint32_t>(aside_.size()));
     aside_.emplace_back();
@@ -113,6 +104,7 @@ void PrefixIndex::put_aside(Entry& e) {
   const uint32_t at = aside_free_.back();
   aside_free_.pop_back();
   aside_[at].assign({e.holders, e.count});
+  aside_[at].hold(value);
   e.holders[0] = static_cast<Slot>(at);
   e.holders[1] = static_cast<Slot>(at >> 16);
   e.count = kAside;
@@ -138,6 +130,7 @@ bool PrefixIndex::drop(Entry& e, Slot slot, bool guesses_only) {
 }
 
 void PrefixIndex::add(Slot slot, uint64_t tag) {
+  retired_.used(slot);
   if (Entry* e = place(tag)) hold(*e, slot);
 }
 
@@ -148,17 +141,40 @@ void PrefixIndex::remove(Slot slot, uint64_t tag, bool guesses_only) {
   if (table_[at].count > 0 && drop(table_[at], slot, guesses_only)) erase(at);
 }
 
-void PrefixIndex::forget(Slot slot) {
+bool PrefixIndex::retire(Slot slot) {
   std::erase_if(guesses_, [&](const auto& g) { return g.second.slot == slot; });
   drop_stale_ends();
-  std::vector<uint64_t> held;
-  for (const Entry& e : table_)
-    if (e.count > 0 && holds(e, slot)) held.push_back(e.tag);
-  for (const uint64_t tag : held) remove(slot, tag, false);
+  return retired_.retire(slot);
+}
+
+std::vector<PrefixIndex::Slot> PrefixIndex::sweep(size_t entries) {
+  if (!retired_.any()) return {};
+  std::array<Slot, HolderSet::kListMax> some;
+  const auto none_left = [&](Entry& e) {  // but for nodes that are gone
+    std::span<const Slot> gone = retired_.all();
+    if (e.count != kAside || !aside_[aside(e)].wide()) {
+      size_t n = 0;
+      for (const Slot h :
+           e.count == kAside ? aside_[aside(e)].list() : std::span<const Slot>(e.holders, e.count))
+        if (const auto slot = static_cast<Slot>(h & ~kGuessed); retired_.has(slot))
+          some[n++] = slot;
+      gone = std::span(some).first(n);
+    }
+    return std::any_of(gone.begin(), gone.end(), [&](Slot slot) { return drop(e, slot, false); });
+  };
+  for (; entries > 0 && retired_.at < table_.size(); --entries) {
+    Entry& e = table_[retired_.at];
+    if (e.count > 0 && none_left(e))
+      erase(retired_.at);  // another may stand there now
+    else
+      ++retired_.at;
+  }
+  return retired_.at < table_.size() ? std::vector<Slot>{} : retired_.end_pass();
 }
 
 PrefixIndex::Guess PrefixIndex::guess(Slot slot, std::span<const uint64_t> tags, Time until) {
   prefetch(tags);
+  retired_.used(slot);
   for (const uint64_t tag : tags)
     if (Entry* e = place(tag)) hold(*e, slot | kGuessed);
   const Guess id = next_guess_++;
@@ -213,7 +229,7 @@ Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.
 // bitmaps of blocks that many hold. From the first block that few hold it is a list.
 class PrefixIndex::Walk {
  public:
-  explicit Walk(size_t slots) { out_.slots = slots; }
+  Walk(size_t slots, const RetiredSlots& retired) : retired_(retired) { out_.slots = slots; }
 
   void past(const HolderSet& wide) {
     ++at_;
@@ -221,7 +237,7 @@ class PrefixIndex::Walk {
     auto& levels = out_.levels;
     Matches::Level level{at_, 0, std::vector<uint64_t>((out_.slots + 63) / 64)};
     for (size_t k = 0; k < level.bits.size(); ++k) {
-      level.bits[k] = wide.word(k) & (levels.empty() ? out_.all(k) : levels.back().bits[k]);
+      level.bits[k] = wide.word(k) & (levels.empty() ? live(k) : levels.back().bits[k]);
       level.nodes += static_cast<size_t>(std::popcount(level.bits[k]));
     }
     any_ = level.nodes > 0;
@@ -242,7 +258,8 @@ class PrefixIndex::Walk {
     few_ = true;
     for (const Slot h : holders) {
       const auto slot = static_cast<Slot>(h & ~kGuessed);
-      if (slot < out_.slots && (out_.levels.empty() || out_.levels.back().has(slot)))
+      if (slot < out_.slots && !retired_.has(slot) &&
+          (out_.levels.empty() || out_.levels.back().has(slot)))
         out_.few.emplace_back(slot, at_);
     }
     left_ = out_.few.size();
@@ -267,6 +284,9 @@ class PrefixIndex::Walk {
     any_ = left_ > 0;
   }
 
+  uint64_t live(size_t k) const { return out_.all(k) & ~retired_.word(k); }
+
+  const RetiredSlots& retired_;
   uint32_t at_ = 0;
   bool any_ = false, few_ = false;
   Matches out_;
@@ -277,7 +297,7 @@ class PrefixIndex::Walk {
 // Every block is a chain of reads that miss the caches: entry, set, and what the set points to.
 // Four stages keep several blocks on their way, each stage a few blocks before the next.
 Matches PrefixIndex::matches(std::span<const uint64_t> tags, size_t slots) const {
-  Walk walk(slots);
+  Walk walk(slots, retired_);
   const Entry* found[kFound];
   const size_t n = tags.size();
   for (size_t step = 0; step < n + kAhead; ++step) {

@@ -11,6 +11,10 @@
 // node, so that its siblings in the same burst follow it. A guess expires unless the node confirms
 // it.
 //
+// A node that is gone, or whose cache has to be listed anew, is not searched for in the table: its
+// slot is retired. Matches leave it out from then on, and sweep() takes its entries out in parts;
+// only then the slot may be given out again.
+//
 // Bounded: over `entries_max` distinct blocks new ones are not taken (see refused()).
 // Thread: one owner. Pure: time is an argument.
 // Source: Mooncake paper, Algorithm 1, FindBestPrefixMatch.
@@ -39,7 +43,11 @@ class PrefixIndex {
 
   void add(Slot slot, uint64_t tag);
   void remove(Slot slot, uint64_t tag);
-  void forget(Slot slot);  // all of its blocks, guesses included
+  // Forgets all of its blocks, guesses included. False: it had none, so it may be given out again
+  // now; else once sweep() names it. Until then nothing is added for it.
+  bool retire(Slot slot);
+  // Looks at so many entries at most. Returns the retired slots that no entry has any more.
+  std::vector<Slot> sweep(size_t entries);
 
   using Guess = uint64_t;
   Guess guess(Slot slot, std::span<const uint64_t> tags, Time until);
@@ -86,9 +94,7 @@ class PrefixIndex {
   void grow();
   void erase(size_t at);
   static uint32_t aside(const Entry& e) { return e.holders[0] | uint32_t{e.holders[1]} << 16; }
-  bool holds(const Entry& e, Slot slot) const;
   void hold(Entry& e, Slot value);
-  void put_aside(Entry& e);
   bool drop(Entry& e, Slot slot, bool guesses_only);  // true: no node holds it any more
   void remove(Slot slot, uint64_t tag, bool guesses_only);
 
@@ -99,6 +105,7 @@ class PrefixIndex {
   uint64_t refused_ = 0;
   std::vector<HolderSet> aside_;
   std::vector<uint32_t> aside_free_;
+  RetiredSlots retired_;
   std::unordered_map<Guess, Guessed> guesses_;
   // When guesses end, the earliest on top; one of these that was withdrawn or prolonged since is
   // left in there until its turn, or until such are most of all.

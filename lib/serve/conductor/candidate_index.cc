@@ -97,7 +97,10 @@ std::optional<sched::View> CandidateIndex::pick(WorkerRegistry& workers,
     for (const auto& [node, w] : workers.all()) look_at(*w, now);
   } else {
     for (const Worker* w : changed) look_at(*w, now);
+    if (steps_ != cost_.step_version())
+      for (const Worker* w : by_number_) look_at(*w, now);
   }
+  steps_ = cost_.step_version();
   for (const Worker* w : std::vector<const Worker*>(odd_.begin(), odd_.end())) look_at(*w, now);
 
   sched::View v;

@@ -53,6 +53,7 @@ class CandidateIndex {
 
   const sched::PolicyOptions options_;
   const sched::Cost& cost_;
+  uint64_t steps_ = 0;                            // Cost::step_version, of decodes_
   uint64_t members_ = 0;                          // of the registry when the lists were made
   sched::PoolUse pool_ = sched::PoolUse::kNever;  // of most prefill workers
   std::optional<sched::PrefillShortlist> prefills_;

@@ -245,6 +245,7 @@ void Conductor::decide(Job& job) {
   sched::Decision& d = job.decision;
   d = sched::choose(v, {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
                     options_.policy, cost_);
+  sched::add_first_step(d, cost_);
   job.chosen_decode = d.decode < v.decode.size() ? v.decode[d.decode].name : "";
   d.verdict =
       sched::admit(d, n, promises(job), forecast_, workers_.live(false), cost_, loop_.now());
@@ -277,6 +278,7 @@ sched::Decision Conductor::dry_run(const GenerateRequest& request) const {
       sched::choose(view(tags, request, nullptr),
                     {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
                     options_.policy, cost_);
+  sched::add_first_step(d, cost_);
   d.verdict =
       sched::admit(d, n, options_.admission, forecast_, workers_.live(false), cost_, loop_.now());
   return d;

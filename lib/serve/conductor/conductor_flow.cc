@@ -375,6 +375,7 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   p.load_ms += done.load_ms;
   p.prefill_ms = done.prefill_ms;
   p.transfer_ms = done.transfer_ms;
+  job.prefill_parts_ms = done.queue_ms + done.load_ms + done.prefill_ms + done.transfer_ms;
   instruments_->input_tokens.add(n);
   instruments_->hit_tokens.add(*p.cached_tokens);
   instruments_->reachable_tokens.add(job.decision.best_tokens);
@@ -435,11 +436,14 @@ bool Conductor::first_token(Job& job) {
 // A worker sends tokens again when it got no answer: those that came before are left out.
 Result<rpc::Empty> Conductor::tokens(const TokenBatch& batch) {
   size_t gaps = 0;
+  Worker* const from = workers_.find(batch.node);
   for (const TokenUpdate& u : batch.updates) {
     const auto it = by_wire_.find(u.request);
     if (it != by_wire_.end()) {
       Job& job = *jobs_.at(it->second);
       const uint64_t next = uint64_t{job.progress.output_tokens} + 1;
+      if (from != nullptr && !u.tokens.empty())
+        from->steps.saw(job.id, next == 1, u.tokens.size(), job.ask.prompt.size() + next - 1);
       if (u.first > next) {
         ++gaps;
       } else if (u.first == 0 || u.first == next) {
@@ -455,6 +459,10 @@ Result<rpc::Empty> Conductor::tokens(const TokenBatch& batch) {
       abort_at({w->node, w->epoch}, u.request, "no request waits for it");
     }
   }
+  if (Worker* const w = workers_.find(batch.node))
+    if (const auto step = w->steps.end(loop_.clock().now()))
+      cost_.learn_step(static_cast<double>(step->batch), static_cast<double>(step->context),
+                       step->ms);
   if (gaps > 0)
     return fail(Code::kStale, "tokens of %zu requests are missing before these: send them again",
                 gaps);
@@ -541,6 +549,12 @@ void Conductor::finished(Job& job) {
   if (p.output_tokens == 0 && p.finish.empty()) p.finish = "stop";
   const double parts = p.sched_ms + p.queue_ms + p.load_ms + p.prefill_ms + p.transfer_ms;
   p.first_step_ms = std::max(p.ttft_ms - parts, 0.0);
+  const sched::Decision& d = job.decision;
+  const double waited = p.predicted_ttft_ms - d.ttft_ms();
+  if (const double rest = p.ttft_ms - waited - job.prefill_parts_ms; p.output_tokens > 0) {
+    instruments_->first_step_error.observe((d.chosen.first_step_ms - rest) / 1e3);
+    cost_.learn_first_step(d.tbt_ms, rest);
+  }
   end(job, std::nullopt);
 }
 

@@ -34,6 +34,7 @@ struct Conductor::Instruments {
         pool_error(part(m, "pool")),
         prefill_error(part(m, "prefill")),
         transfer_error(part(m, "transfer")),
+        first_step_error(part(m, "first_step")),
         tbt_error(m.histogram(
             "mc_conductor_tbt_error_seconds", "predicted minus actual mean time between tokens",
             {-1, -0.1, -0.03, -0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 1})) {}
@@ -72,6 +73,7 @@ struct Conductor::Instruments {
   BucketHistogram& pool_error;
   BucketHistogram& prefill_error;
   BucketHistogram& transfer_error;
+  BucketHistogram& first_step_error;
   BucketHistogram& tbt_error;
 };
 

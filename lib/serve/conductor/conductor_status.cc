@@ -94,6 +94,7 @@ Json Conductor::cluster() const {
           {"prefill_factor", cost_.prefill_factor()},
           {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
           {"fetch_bytes_per_s", cost_.fetch_bytes_per_s()},
+          {"step_factors", cost_.steps().factors()},
           {"pool_memory_bytes_per_s", cost_.pool_bytes_per_s(false)},
           {"pool_disk_bytes_per_s", cost_.pool_bytes_per_s(true)},
           {"input_tokens", instruments_->input_tokens.value()},

@@ -20,6 +20,7 @@ Json candidate_json(const sched::Candidate& c) {
           {"pool_ms", c.pool_ms},
           {"prefill_ms", c.prefill_ms},
           {"transfer_ms", c.transfer_ms},
+          {"first_step_ms", c.first_step_ms},
           {"ttft_ms", c.ttft_ms}};
 }
 

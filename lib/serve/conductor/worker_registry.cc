@@ -1,6 +1,7 @@
 #include "serve/conductor/worker_registry.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "base/log.h"
@@ -8,7 +9,8 @@
 
 namespace mc::serve {
 namespace {
-constexpr size_t kWorkersMax = 1024;
+constexpr size_t kWorkersMax = 16384;  // half of the index's slots: others wait to be swept
+constexpr size_t kSweptPerTick = size_t{1} << 17;  // entries: 2 MiB
 constexpr size_t kRefusedMax = 1024;
 constexpr uint64_t kPagesMax = 1 << 16;
 constexpr const char* kRestarted = "it restarted";
@@ -159,11 +161,17 @@ Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
 }
 
 sched::PrefixIndex::Slot WorkerRegistry::take_slot() {
+  if (slots_free_.empty() && slots_used_ > sched::PrefixIndex::kSlotsMax)
+    slots_free_ = index_.sweep(SIZE_MAX);
   if (slots_free_.empty())
     slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
   const auto slot = slots_free_.back();
   slots_free_.pop_back();
   return slot;
+}
+
+void WorkerRegistry::give_slot(sched::PrefixIndex::Slot slot) {
+  if (!index_.retire(slot)) slots_free_.push_back(slot);
 }
 
 std::unique_ptr<Worker> WorkerRegistry::take(const NodeId& node, const std::string& why) {
@@ -172,10 +180,7 @@ std::unique_ptr<Worker> WorkerRegistry::take(const NodeId& node, const std::stri
   workers_.erase(it);
   std::erase(changed_, gone.get());
   ++members_seen_;
-  if (gone->prefill) {
-    index_.forget(gone->slot);
-    give_slot(gone->slot);
-  }
+  if (gone->prefill) give_slot(gone->slot);
   log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
            escape(node).c_str(), why.c_str());
   return gone;
@@ -187,6 +192,7 @@ void WorkerRegistry::remove(const NodeId& node, const std::string& why) {
 }
 
 void WorkerRegistry::tick(Time now) {
+  for (const auto slot : index_.sweep(kSweptPerTick)) slots_free_.push_back(slot);
   for (const auto& change : members_.tick(now))
     if (change.kind == rpc::Membership::Change::Kind::kDead)
       remove(change.node, "no heartbeat for " + to_text(options_.worker_ttl));
@@ -235,7 +241,9 @@ void WorkerRegistry::verify(Worker& worker, const Heartbeat& beat) {
 
 void WorkerRegistry::resync(Worker& worker) {
   resyncs_.add();
-  index_.forget(worker.slot);
+  give_slot(worker.slot);
+  worker.slot = take_slot();
+  ++members_seen_;  // CandidateIndex looks at slots
   worker.synced = false;
   worker.asking = true;
   ask(worker, 0, 0, 0);

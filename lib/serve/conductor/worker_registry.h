@@ -20,10 +20,10 @@
 #include "rpc/client.h"
 #include "rpc/membership.h"
 #include "sched/cost.h"
-#include "sched/fetch_links.h"
 #include "sched/ledger.h"
 #include "sched/pool_index.h"
 #include "sched/prefix_index.h"
+#include "sched/step_rate.h"
 #include "serve/protocol/messages.h"
 
 namespace mc::serve {
@@ -56,6 +56,7 @@ struct Worker {
   uint64_t answering = 0;         // decode: requests that produce tokens
   uint64_t answering_tokens = 0;  // decode: of their prompts
   uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
+  sched::StepWatch steps;         // decode
   bool noted = false;             // among those that changed
   struct Commit {
     std::string wire, request;
@@ -94,7 +95,7 @@ class WorkerRegistry {
   size_t slots() const { return slots_used_; }  // of the index: one more than the largest
   // A slot of the index for an external engine.
   sched::PrefixIndex::Slot take_slot();
-  void give_slot(sched::PrefixIndex::Slot slot) { slots_free_.push_back(slot); }
+  void give_slot(sched::PrefixIndex::Slot slot);  // what is known under it is forgotten
   size_t live(bool prefill) const;
   size_t unsynced() const;
 

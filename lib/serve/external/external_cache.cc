@@ -28,7 +28,7 @@ ExternalCache::ExternalCache(sched::PrefixIndex& index, sched::PrefixIndex::Slot
                              uint32_t block_tokens, size_t blocks_max)
     : index_(index), slot_(slot), block_tokens_(block_tokens), blocks_max_(blocks_max) {}
 
-ExternalCache::~ExternalCache() { index_.forget(slot_); }
+ExternalCache::~ExternalCache() { clear(); }
 
 void ExternalCache::clear() {
   for (const auto& [tag, known] : blocks_) index_.remove(slot_, tag);

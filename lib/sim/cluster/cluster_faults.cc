@@ -99,7 +99,8 @@ void Cluster::down(uint32_t node) {
   leave(node);
   n.down = true;
   n.draining = n.leaving = false;
-  index_.forget(slot(node));
+  index_.retire(slot(node));
+  index_.sweep(SIZE_MAX);
   std::vector<uint32_t> again, without;
   for (uint32_t id = 0; id < requests_.size(); ++id) {
     SimRequest& request = requests_[id];

@@ -98,7 +98,8 @@ void Cluster::part(uint32_t node) {
   leave(node);
   n.draining = n.leaving = false;
   n.down = n.away = true;
-  index_.forget(slot(node));
+  index_.retire(slot(node));
+  index_.sweep(SIZE_MAX);
   if (n.cache) n.cache->lose_all();
 }
 

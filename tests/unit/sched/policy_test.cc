@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/random.h"
-#include "sched/fetch_links.h"
 
 using namespace mc;
 using namespace mc::sched;

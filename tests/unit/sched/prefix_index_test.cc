@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <map>
 #include <set>
 
@@ -63,7 +64,8 @@ TEST_CASE("the table agrees with a map of sets through a hundred thousand change
       if (truth[tag].empty()) truth.erase(tag);
     }
     if (i == 50'000) {
-      index.forget(3);
+      CHECK(index.retire(3));
+      CHECK(index.sweep(SIZE_MAX).size() == 1);
       for (auto it = truth.begin(); it != truth.end();) {
         it->second.erase(3);
         it = it->second.empty() ? truth.erase(it) : std::next(it);
@@ -77,6 +79,86 @@ TEST_CASE("the table agrees with a map of sets through a hundred thousand change
     for (PrefixIndex::Slot s = 0; s < 12; ++s)
       REQUIRE(lengths[s] == (truth.contains(tag) && truth[tag].contains(s) ? 1 : 0));
   }
+}
+
+TEST_CASE("a retired slot is out of all matches at once, and out of the table in parts") {
+  constexpr uint64_t kBlocks = 100'000;
+  PrefixIndex index;
+  for (uint64_t tag = 0; tag < kBlocks; ++tag)
+    index.add(static_cast<PrefixIndex::Slot>(tag % 3), tag);
+  for (uint64_t tag = 0; tag < 10; ++tag) index.add(5, tag);           // with another
+  for (uint64_t tag = 0; tag < 3; ++tag) index.add(5, kBlocks + tag);  // alone
+  for (PrefixIndex::Slot s = 100; s < 300; ++s) index.add(s, 0);       // many hold this one
+  const auto guess = index.guess(5, std::vector<uint64_t>{7, kBlocks + 7}, t0 + 5s);
+  CHECK(!index.retire(6));  // it never had one
+  CHECK(index.retire(5));
+  const std::vector<uint64_t> prompt{0, 1, 2};
+  CHECK(index.match(prompt, 300)[5] == 0);
+  CHECK(index.match(std::vector<uint64_t>{kBlocks}, 6) == Lengths(6));
+  CHECK(index.match(std::vector<uint64_t>{kBlocks + 7}, 6) == Lengths(6));
+  index.withdraw(guess);
+  // A pass looks at 1,000 entries a time, and goes on while blocks come and go.
+  Random random(1);
+  std::vector<PrefixIndex::Slot> swept;
+  size_t parts = 0;
+  for (; swept.empty(); ++parts) {
+    REQUIRE(parts < 1000);
+    swept = index.sweep(1000);
+    if (parts == 10) CHECK(index.retire(150));  // its turn comes after this pass
+    for (int i = 0; i < 100; ++i) {
+      const uint64_t tag = kBlocks + 1000 + random.below(2000);
+      if (random.chance(0.5))
+        index.add(1, tag);
+      else
+        index.remove(1, tag);
+    }
+  }
+  CHECK(parts > kBlocks / 1000);
+  CHECK(swept == std::vector<PrefixIndex::Slot>{5});
+  CHECK(index.match(prompt, 300)[150] == 0);
+  for (swept.clear(); swept.empty();) swept = index.sweep(100'000);
+  CHECK(swept == std::vector<PrefixIndex::Slot>{150});
+  CHECK(index.match(prompt, 300)[149] == 1);
+  // Given out again, they have what is added from now on and nothing else.
+  index.add(5, 1);
+  CHECK(index.match(std::vector<uint64_t>{1}, 6)[5] == 1);
+  CHECK(index.match(prompt, 300)[5] == 0);
+  CHECK(index.match(std::vector<uint64_t>{kBlocks}, 6) == Lengths(6));
+}
+
+TEST_CASE("sweeping while entries move leaves nothing of any retired slot") {
+  Random random(2);
+  PrefixIndex index;
+  std::vector<PrefixIndex::Slot> spare{8, 9, 10, 11};
+  std::vector<PrefixIndex::Slot> of{0, 1, 2, 3, 4, 5, 6, 7};  // of each node
+  std::map<uint64_t, std::set<size_t>> truth;
+  for (int i = 0; i < 200'000; ++i) {
+    const uint64_t tag = random.below(20'000);
+    const size_t node = random.below(of.size());
+    if (random.chance(0.55)) {
+      index.add(of[node], tag);
+      truth[tag].insert(node);
+    } else {
+      index.remove(of[node], tag);
+      truth[tag].erase(node);
+    }
+    for (const auto slot : index.sweep(7)) spare.push_back(slot);
+    if (i % 2000 == 0 && !spare.empty()) {
+      if (!index.retire(of[node])) spare.push_back(of[node]);
+      of[node] = spare.front();
+      spare.erase(spare.begin());
+      for (auto& [t, nodes] : truth) nodes.erase(node);
+    }
+  }
+  for (int pass = 0; pass < 3; ++pass) index.sweep(SIZE_MAX);
+  size_t blocks = 0;
+  for (uint64_t tag = 0; tag < 20'000; ++tag) {
+    const auto lengths = index.match(std::vector<uint64_t>{tag}, 12);
+    for (size_t node = 0; node < of.size(); ++node)
+      REQUIRE(lengths[of[node]] == (truth[tag].contains(node) ? 1 : 0));
+    blocks += !truth[tag].empty();
+  }
+  CHECK(index.blocks() == blocks);
 }
 
 TEST_CASE("over its bound the index takes nothing new and keeps what it has") {
@@ -120,7 +202,8 @@ TEST_CASE("a guess takes nothing from what was reported, and can be prolonged or
   index.prolong(a, t0 + 20s);
   CHECK(index.deadline() == Time::max());
   index.guess(0, prompt, t0 + 30s);
-  index.forget(0);
+  CHECK(index.retire(0));
+  CHECK(index.sweep(SIZE_MAX).size() == 1);
   CHECK(index.blocks() == 0);
   CHECK(index.deadline() == Time::max());
 }

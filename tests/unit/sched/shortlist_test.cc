@@ -16,9 +16,11 @@ namespace {
 
 // A cluster of random state, told to the shortlists change by change.
 struct Scene {
-  Scene(uint64_t seed, std::string policy)
+  Scene(uint64_t seed, std::string policy, uint64_t size = 0)
       : random(seed),
-        nodes(random.chance(0.3) ? 200 + random.below(4000) : 1 + random.below(100)),
+        nodes(size > 0             ? size
+              : random.chance(0.3) ? 200 + random.below(4000)
+                                   : 1 + random.below(100)),
         cost(cost::tiny()),
         options{.policy = std::move(policy), .balancing_threshold = 1 + random.uniform() * 3},
         prefills(options, names("p", nodes)),
@@ -156,6 +158,17 @@ TEST_CASE("a shortlist decides as a look at every node does, for every policy an
         decide(s);
       }
     }
+}
+
+TEST_CASE("of 10,000 nodes of each kind a decision looks at a few, and is the same") {
+  Scene s(1, "kvcache", 10'000);
+  for (int turn = 0; turn < 20; ++turn) {
+    CAPTURE(turn);
+    s.now += Duration(s.random.below(4'000'000));
+    s.change(static_cast<uint32_t>(s.random.below(s.nodes)));
+    s.change_decode(static_cast<uint32_t>(s.random.below(s.nodes)));
+    decide(s);
+  }
 }
 
 TEST_CASE("no node that is usable: nothing is listed but what others can fetch") {

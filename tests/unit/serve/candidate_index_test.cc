@@ -71,7 +71,7 @@ struct Site {
     } else if (what < 99) {
       join(w.node, "prefill", random.chance(0.5));
     } else {
-      index.forget(w.slot);
+      if (index.retire(w.slot)) index.sweep(SIZE_MAX);
     }
   }
   sched::View all(const sched::Ask& ask, const CandidateIndex::Need& need) const {

@@ -159,8 +159,15 @@ TEST_CASE("an SLO between what is computed and what is fetched refuses only the 
   s.slo = 30ms;  // of 21 and 43 predicted
   s.open();
   REQUIRE(until(s.loop, [&] { return s.whole(); }));
-  CHECK(s.decide().verdict == sched::Verdict::kAccept);
+  const sched::Decision d = s.decide();
+  CHECK(d.verdict == sched::Verdict::kAccept);
   CHECK(s.decide(77).verdict == sched::Verdict::kTtft);
+  // The step that gives the first token is part of TTFT.
+  const sched::Candidate& c = d.chosen;
+  CHECK(c.first_step_ms >= d.tbt_ms);
+  CHECK(c.first_step_ms > 1);
+  CHECK(c.ttft_ms ==
+        doctest::Approx(c.queue_ms + c.pool_ms + c.prefill_ms + c.transfer_ms + c.first_step_ms));
 }
 
 TEST_CASE("a master that is gone costs the view, and gives it back when it returns") {
