@@ -14,7 +14,8 @@ namespace {
 
 Time at(double s) { return Time{} + from_seconds(s); }
 
-cost::ModelSpec model() {  // a step: 10 ms, 1 ms for each other request, 1 us a token of context
+cost::ModelSpec
+large_steps() {  // a step: 10 ms, 1 ms for each other request, 1 us a token of context
   cost::ModelSpec s = cost::tiny();
   s.cost.c0 = 0.1;
   s.cost.c1 = 1e-3;
@@ -89,7 +90,7 @@ double s(Time t) { return to_seconds(t - Time{}); }
 }  // namespace
 
 TEST_CASE("many steps at once equal the same steps one by one") {
-  const cost::ModelSpec m = model();
+  const cost::ModelSpec m = large_steps();
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -118,7 +119,7 @@ TEST_CASE("many steps at once equal the same steps one by one") {
 }
 
 TEST_CASE("requests wait in order while the batch is full") {
-  const cost::ModelSpec m = model();
+  const cost::ModelSpec m = large_steps();
   Decoder d(m, {.capacity_tokens = 100, .join_share = 0}, false);
   const auto out = play(d, {{0, {1, 50, 10, 0}}, {0, {2, 60, 10, 0}}, {0.001, {3, 10, 10, 0}}});
   CHECK(s(out.at(2).joined) >= s(out.at(1).end) - 1e-6);
@@ -126,7 +127,7 @@ TEST_CASE("requests wait in order while the batch is full") {
 }
 
 TEST_CASE("loading a joining request stalls the batch, in one gap of each request") {
-  cost::ModelSpec m = model();
+  cost::ModelSpec m = large_steps();
   m.cost.t2 = 0;
   const double load_s = 0.7 * static_cast<double>(1000 * m.kv_bytes_per_token()) / 1e6;
   Decoder d(m, {.join_share = 0.7, .load_bytes_per_s = 1e6}, true);
@@ -137,7 +138,7 @@ TEST_CASE("loading a joining request stalls the batch, in one gap of each reques
 }
 
 TEST_CASE("a coupled engine computes prompts first: the batch waits, then the first token comes") {
-  cost::ModelSpec m = model();
+  cost::ModelSpec m = large_steps();
   m.cost.t2 = 0;
   Decoder d(m, {.engine = Engine::kCoupled}, true);
   const auto out = play(d, {{0, {1, 100, 50, 0}}, {0.305, {2, 1000, 5, 500}}});
@@ -152,7 +153,7 @@ TEST_CASE("a coupled engine computes prompts first: the batch waits, then the fi
 }
 
 TEST_CASE("chunks share steps with decoding: prompts take longer, no request stalls") {
-  cost::ModelSpec m = model();
+  cost::ModelSpec m = large_steps();
   m.cost.t2 = 0;
   Decoder d(m, {.engine = Engine::kChunked, .chunk_tokens = 100, .chunk_penalty = 1}, true);
   const auto out = play(d, {{0, {1, 100, 50, 0}}, {0.305, {2, 1000, 5, 0}}});
