@@ -65,14 +65,10 @@ struct Vocabulary {
   explicit Vocabulary(model::Tokenizer t) : tokenizer(std::move(t)) {
     std::vector<std::string_view> tokens;
     for (uint32_t id = 0; id < tokenizer.vocab(); ++id)
-      tokens.push_back(tokenizer.special(static_cast<int32_t>(id))
-                           ? std::string_view()
-                           : tokenizer.bytes(static_cast<int32_t>(id)));
+      tokens.push_back(tokenizer.bytes(static_cast<int32_t>(id)));  // none of what is no text
     trie = std::make_shared<const TokenTrie>(tokens);
   }
-  std::string_view bytes(int32_t token) const {
-    return tokenizer.special(token) ? std::string_view() : tokenizer.bytes(token);
-  }
+  std::string_view bytes(int32_t token) const { return tokenizer.bytes(token); }
   model::Tokenizer tokenizer;
   std::shared_ptr<const TokenTrie> trie;
 };
