@@ -71,7 +71,7 @@ void Writer::put_number(uint64_t v) {
   big_endian(0xcf, v, 8);
 }
 void Writer::put_signed(int64_t v) {
-  if (v >= 0) return put_number(static_cast<uint64_t>(v));  // the same forms
+  if (v >= 0) return put_unsigned(static_cast<uint64_t>(v));  // the same forms
   Sink sink;
   Packer(sink).pack(v);
   put_bytes(sink.out.data(), sink.out.size());

@@ -11,7 +11,7 @@ jq -cn 'range(0; 70) as $i | (if $i < 30 then {at: ($i * 330), n: 8192, out: 2}
    hash_ids: [range(0; .n / 512) | . + $i * 100]}' >"$T/trace.jsonl"
 
 cluster_up --auto 4 --store 0 --block-size 512 --time-scale 40 \
-  --with 'conductor:--pd-control --pd-interval 2s --pd-cooldown 3s --admission none --tbt-slo 5ms'
+  --with 'conductor:--pd-control --pd-interval 2s --pd-cooldown 3s --admission none --tbt-slo 200ms'
 roles() { # of those that are not draining: how many prefill, how many decode
   curl -fsS "$URL/cluster" | jq -r '[.nodes[] | select(.draining | not) | .role] |
     "\(map(select(. == "prefill")) | length) \(map(select(. == "decode")) | length)"'

@@ -32,8 +32,10 @@ TEST_CASE("an engine twice as slow as its spec is predicted within 10 % after 50
   Cost cost(cost::tiny());
   const double alone = cost.step_ms(1, 1000), many = cost.step_ms(32, 100'000);
   for (int i = 0; i < 50; ++i)
-    cost.learn_step(1 + i % 4, 1000 + 10 * i,
-                    2 * Cost(cost::tiny()).step_ms(1 + i % 4, 1000 + 10 * i));
+    cost.learn_step(
+        1 + i % 4, 1000 + 10 * i,
+        2 * Cost(cost::tiny())
+                .step_ms(1 + static_cast<uint64_t>(i) % 4, 1000 + 10 * static_cast<uint64_t>(i)));
   CHECK(cost.step_ms(1, 1000) == doctest::Approx(2 * alone).epsilon(0.1));
   CHECK(cost.step_ms(32, 100'000) == doctest::Approx(2 * many).epsilon(0.1));
 }
