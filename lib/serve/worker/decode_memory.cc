@@ -11,7 +11,7 @@
 namespace mc::serve {
 namespace {
 
-using ull = unsigned long long;
+using Printed = unsigned long long;
 
 constexpr Duration kAlive = std::chrono::seconds(1);  // how often a conductor hears of who waits
 constexpr Duration kReservation = std::chrono::hours(1);
@@ -76,8 +76,8 @@ Result<> DecodeMemory::reserve(const SequencePtr& s, Time now) {
     return fail(Code::kInvalid,
                 "request %s needs %llu blocks of %u tokens, the pool has %llu: want a larger pool "
                 "or a shorter request",
-                escape(s->request).c_str(), static_cast<ull>(whole), engine_.block_tokens(),
-                static_cast<ull>(pool));
+                escape(s->request).c_str(), static_cast<Printed>(whole), engine_.block_tokens(),
+                static_cast<Printed>(pool));
   BlockRequest want;
   want.request = s->request;
   want.blocks = options_.grow() ? prompt : whole;
@@ -91,8 +91,8 @@ Result<> DecodeMemory::reserve(const SequencePtr& s, Time now) {
     return fail(Code::kNoSpace,
                 "request %s needs %llu blocks and leaves %llu for answers that grow, %llu are not "
                 "in use: retry later",
-                escape(s->request).c_str(), static_cast<ull>(want.blocks), static_cast<ull>(spare),
-                static_cast<ull>(available(blocks_)));
+                escape(s->request).c_str(), static_cast<Printed>(want.blocks),
+                static_cast<Printed>(spare), static_cast<Printed>(available(blocks_)));
   MC_TRY(s->tx, blocks_.allocate(want, now));
   MC_TRY_(blocks_.start(s->tx));  // the KV's deadline replaces the lease
   if (s->own) s->blocks.resize(prompt);
