@@ -64,7 +64,7 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
     if (left.count() <= 0) return std::nullopt;
     if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
-      auto answer = detail::answer_of(std::move(frames));
+      auto answer = detail::answer_of(frames);
       if (answer.id == id) return answer;  // others answer calls that were given up
     }
   }

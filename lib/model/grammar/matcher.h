@@ -43,8 +43,8 @@ struct Place {
 // Where a text can be before its next byte.
 struct Places {
   static constexpr size_t kMost = 2048;  // that are followed at once
-  std::vector<Place> at;                    // sorted, each with an edge that takes a byte
-  bool complete = false;                    // the text may end here
+  std::vector<Place> at;                 // sorted, each with an edge that takes a byte
+  bool complete = false;                 // the text may end here
 
   // Follows edges that take nothing from `from`. False: too many.
   bool close(const Automaton& automaton, Stacks& stacks, std::vector<Place> from);

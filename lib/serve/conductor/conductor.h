@@ -180,7 +180,7 @@ class Conductor {
     bool charged = false, prefilled = false, committed = false;
     bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
-    telemetry::OpenSpan span;  // from its arrival to its end
+    telemetry::OpenSpan span;     // from its arrival to its end
     double prefill_parts_ms = 0;  // from its arrival at the prefill worker until its KV was sent
     ProxiedAttempt proxied;
     std::unique_ptr<ProxiedAttempt> turned_away;  // the last engine that said it is full
