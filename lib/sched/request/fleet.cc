@@ -1,0 +1,249 @@
+#include "sched/request/fleet.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace mc::sched {
+namespace {
+
+constexpr Duration kGuessSlack = std::chrono::seconds(2);
+
+// The decode half of the process that computes the prompt, if it has one that is not full: no KV
+// moves then.
+FleetWorker& colocated_decode(Roster& roster, const FleetWorker& prefill, FleetWorker& chosen,
+                              const std::set<std::string>& full) {
+  FleetWorker* const w = roster.find(prefill.node + ".d");
+  const bool halves = w != nullptr && !w->prefill && w->control == prefill.control;
+  return halves && !w->draining && !full.contains(w->node) ? *w : chosen;
+}
+
+}  // namespace
+
+uint64_t blocks_reserved(const FleetWorker& w, const DecodeNeed& need) {
+  return w.growth > 0 ? need.prompt : need.whole;
+}
+
+int64_t room_of(const FleetWorker& w) {
+  const auto n = [](uint64_t blocks) { return static_cast<int64_t>(blocks); };
+  const uint64_t kept = w.growth > 0 ? w.growth - 1 : 0;
+  return n(w.blocks_free) - n(w.reserved_blocks) - n(kept);
+}
+
+PrefillView prefill_view(const FleetWorker& w, uint32_t match, double work_ms, int64_t priority,
+                         uint64_t blocks, Time now) {
+  return {.name = w.node,
+          .usable = !w.draining && blocks <= w.blocks_total,
+          .match = match,
+          .queue_ms = w.ledger.wait_ms(now, work_ms, priority),
+          .queued_tokens = w.ledger.tokens(),
+          .requests = w.requests,
+          .assigned = w.assigned,
+          .congestion = w.congestion.factor(now),
+          .pool = w.pool};
+}
+
+DecodeView decode_view(const FleetWorker& w, const DecodeNeed& need) {
+  return {.name = w.node,
+          .usable = !w.draining && need.whole <= w.blocks_total,
+          .room = room_of(w) >= static_cast<int64_t>(blocks_reserved(w, need)),
+          .requests = w.requests,
+          .context_tokens = w.context_tokens};
+}
+
+Fleet::Fleet(FleetOptions options, Cost& cost, PrefixIndex& index, Roster& roster)
+    : options_(std::move(options)),
+      cost_(cost),
+      index_(index),
+      roster_(roster),
+      forecast_(options_.admission.decode_time) {}
+
+DecodeNeed Fleet::need(const RequestAsk& ask) const {
+  return {blocks(ask.prompt_tokens + ask.max_tokens), blocks(ask.prompt_tokens)};
+}
+
+uint64_t Fleet::largest(bool prefill) const {
+  uint64_t most = 0;
+  for (const auto& [node, w] : roster_.all())
+    if (w->prefill == prefill && !w->draining) most = std::max(most, w->blocks_total);
+  return most;
+}
+
+View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Exclusions* out,
+                 Time now) const {
+  const uint64_t tokens = ask.prompt_tokens;
+  const auto match = index_.match(tags, roster_.slots());
+  const int64_t priority = out != nullptr ? ask.priority : 0;
+  const auto reusable = [&](uint64_t held) {
+    return std::min(held, tokens == 0 ? 0 : (tokens - 1) / options_.block_tokens) *
+           options_.block_tokens;
+  };
+  View v;
+  if (const PoolIndex* const all = pool ? pool() : nullptr)
+    v.pool = all->match(tags, match.empty() ? 0 : *std::max_element(match.begin(), match.end()));
+  const DecodeNeed blocks = need(ask);
+  bool slow = false;
+  for (const auto& [node, w] : roster_.all()) {
+    const bool full = ask.refusal || (out != nullptr && out->full.contains(node));
+    slow = slow || w->fetches.any(now);
+    if (w->prefill) {
+      const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
+      v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, blocks.prompt, now));
+      if (full) v.prefill.back().usable = false;
+    } else {
+      v.decode.push_back(decode_view(*w, blocks));
+      if (full) v.decode.back().usable = false;
+    }
+  }
+  if (slow) weigh_fetches(v, index_.matches(tags, roster_.slots()), now);
+  return v;
+}
+
+// How slow fetches from the holders of the longest match are, for the readers where that is known.
+void Fleet::weigh_fetches(View& view, const Matches& matches, Time now) const {
+  std::optional<std::vector<const FleetWorker*>> holders;
+  for (PrefillView& node : view.prefill) {
+    const auto reader = roster_.all().find(node.name);
+    if (reader == roster_.all().end() || !reader->second->fetches.any(now)) continue;
+    if (!holders) {
+      holders.emplace();
+      const uint32_t longest = matches.longest();
+      for (const auto& [name, w] : roster_.all())
+        if (w->prefill && !w->draining && longest > 0 && matches.of(w->slot) == longest)
+          holders->push_back(w);
+    }
+    std::optional<double> least;  // source_for takes that one
+    for (const FleetWorker* w : *holders) {
+      const double factor = reader->second->fetches.factor(w->node, now);
+      if (w->node != node.name && (!least || factor < *least)) least = factor;
+    }
+    node.fetch_congestion = least.value_or(1);
+  }
+}
+
+// The time spent waiting counts against the promise.
+AdmissionOptions Fleet::promises(Time arrived, Time now) const {
+  AdmissionOptions o = options_.admission;
+  if (o.ttft_slo.count() > 0) o.ttft_slo = std::max(o.ttft_slo - (now - arrived), Duration(1));
+  return o;
+}
+
+Decision Fleet::decide(const View& view, const RequestAsk& ask, Time arrived, Time now) const {
+  Decision d = sched::choose(
+      view, {.tokens = ask.tokens, .block_tokens = options_.block_tokens, .number = decisions_},
+      options_.policy, cost_);
+  add_first_step(d, cost_);
+  d.verdict =
+      admit(d, ask.tokens, promises(arrived, now), forecast_, roster_.live(false), cost_, now);
+  return d;
+}
+
+Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const uint64_t> tags,
+                     const Exclusions& out, Time arrived, Time now) {
+  cost_.advance(now);
+  View v = view(ask, tags, &out, now);
+  if (engines != nullptr) engines->add(request, out, v, now);
+  if (!out.avoid.empty()) {
+    const auto avoid = [&](auto& nodes) {  // unless nothing would be left
+      const auto good = [&](const auto& n) { return n.usable && !out.avoid.contains(n.name); };
+      if (std::none_of(nodes.begin(), nodes.end(), good)) return;
+      for (auto& n : nodes) n.usable = good(n);
+    };
+    avoid(v.prefill);
+    avoid(v.decode);
+  }
+  Choice c;
+  c.decision = decide(v, ask, arrived, now);
+  if (c.decision.verdict != Verdict::kAccept || c.decision.chosen.whole) return c;
+  FleetWorker& p = *roster_.find(c.decision.chosen.name);
+  FleetWorker& d = *roster_.find(v.decode[c.decision.decode].name);
+  c.prefill = p.ref();
+  c.decode = colocated_decode(roster_, p, d, out.full).ref();
+  if (c.decision.chosen.fetch_ms > 0) c.source = source_for(tags, p, now);
+  return c;
+}
+
+// The worker with the longest match; of equals the one with the least congested link, then the
+// least busy one.
+WorkerRef Fleet::source_for(std::span<const uint64_t> tags, const FleetWorker& reader,
+                            Time now) const {
+  const auto match = index_.matches(tags, roster_.slots());
+  const FleetWorker* best = nullptr;
+  const auto key = [&](const FleetWorker& w) {
+    return std::tuple(-int64_t{match.of(w.slot)}, reader.fetches.factor(w.node, now),
+                      w.congestion.factor(now), w.requests, std::string_view(w.node));
+  };
+  for (const auto& [node, w] : roster_.all())
+    if (w->prefill && !w->draining && node != reader.node && match.of(w->slot) > 0 &&
+        (best == nullptr || key(*w) < key(*best)))
+      best = w;
+  return best == nullptr ? WorkerRef{} : best->ref();
+}
+
+Refusal Fleet::refusal(const Decision& decision, Verdict verdict, uint64_t tokens, Time arrived,
+                       Time now) const {
+  return sched::refusal(decision, verdict, tokens, promises(arrived, now), forecast_,
+                        roster_.live(false), cost_, now);
+}
+
+bool Fleet::decode_refuses(const WorkerRef& decode, uint64_t prompt_tokens) const {
+  const FleetWorker* const d = roster_.find(decode);
+  if (d == nullptr) return false;
+  const DecodeView node{
+      .name = d->node, .requests = d->answering, .context_tokens = d->answering_tokens};
+  return admit_decode(node, prompt_tokens, options_.admission, cost_) != Verdict::kAccept;
+}
+
+PrefixIndex::Guess Fleet::charge(uint64_t request, const RequestAsk& ask, const Choice& choice,
+                                 std::span<const uint64_t> tags, Time now) {
+  FleetWorker& p = *roster_.find(choice.prefill);
+  FleetWorker& d = *roster_.find(choice.decode);
+  const Candidate& c = choice.decision.chosen;
+  const uint64_t n = ask.prompt_tokens;
+  p.ledger.charge(request, c.pool_ms + c.prefill_ms, n - c.reused_tokens, now, ask.priority);
+  ++p.assigned;
+  ++p.requests;
+  ++d.assigned;
+  ++d.requests;
+  d.context_tokens += n;
+  d.reserved_blocks += blocks_reserved(d, need(ask));
+  const Time computed = now + from_seconds(choice.decision.ttft_ms() / 1e3);
+  forecast_.dispatched(request, n, computed);
+  return index_.guess(p.slot, tags, computed + kGuessSlack);
+}
+
+void Fleet::queued(uint64_t request, const WorkerRef& prefill, double queue_ms, Time now) {
+  if (FleetWorker* const p = roster_.find(prefill)) p->ledger.correct(request, queue_ms, now);
+}
+
+void Fleet::computed(uint64_t request, const WorkerRef& prefill, Time now) {
+  if (FleetWorker* const p = roster_.find(prefill)) {
+    p->ledger.finish(request, now);
+    --p->requests;
+  }
+}
+
+void Fleet::answering(uint64_t request, const WorkerRef& decode, uint64_t prompt_tokens, Time now) {
+  forecast_.decoding(request, now);
+  if (FleetWorker* const d = roster_.find(decode)) {
+    ++d->answering;
+    d->answering_tokens += prompt_tokens;
+  }
+}
+
+void Fleet::generated(const WorkerRef& decode, uint64_t tokens) {
+  if (FleetWorker* const d = roster_.find(decode)) d->context_tokens += tokens;
+}
+
+void Fleet::decoded(uint64_t request, const WorkerRef& decode, uint64_t prompt_tokens,
+                    uint64_t output_tokens, bool answering, Time now) {
+  forecast_.ended(request, now);
+  FleetWorker* const d = roster_.find(decode);
+  if (d == nullptr) return;
+  --d->requests;
+  d->context_tokens -= prompt_tokens + output_tokens;
+  if (!answering) return;
+  --d->answering;
+  d->answering_tokens -= prompt_tokens;
+}
+
+}  // namespace mc::sched

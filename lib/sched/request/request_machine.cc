@@ -1,0 +1,403 @@
+// Events, and who of those that wait is next. How attempts fail and end: request_ends.cc.
+#include "sched/request/request_machine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/units.h"
+#include "sched/request/request_record.h"
+
+namespace mc::sched {
+namespace {
+
+constexpr Duration kFinishWait = std::chrono::seconds(2);  // for the prefill worker's numbers
+constexpr size_t kErrorMax = 500;
+
+}  // namespace
+
+RequestMachine::RequestMachine(RequestOptions options, Fleet& fleet)
+    : options_(options), fleet_(fleet), room_(options.queue_timeout) {}
+
+RequestMachine::~RequestMachine() = default;
+
+RequestRecord* RequestMachine::find(const AttemptRef& attempt) {
+  const auto it = requests_.find(attempt.request);
+  return it != requests_.end() && it->second->attempt == attempt.attempt ? it->second.get()
+                                                                         : nullptr;
+}
+
+const Progress* RequestMachine::progress(uint64_t request) const {
+  const auto it = requests_.find(request);
+  return it == requests_.end() ? nullptr : &it->second->progress;
+}
+
+std::optional<RequestState> RequestMachine::state(uint64_t request) const {
+  const auto it = requests_.find(request);
+  if (it == requests_.end()) return std::nullopt;
+  return it->second->state;
+}
+
+uint64_t RequestMachine::next_token(const AttemptRef& attempt) const {
+  const auto it = requests_.find(attempt.request);
+  if (it == requests_.end() || it->second->attempt != attempt.attempt) return 0;
+  return uint64_t{it->second->progress.output_tokens} + 1;
+}
+
+std::vector<uint64_t> RequestMachine::all() const {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, r] : requests_) ids.push_back(id);
+  return ids;
+}
+
+Time RequestMachine::deadline() const {
+  Time first = Time::max();
+  for (const auto& [id, r] : requests_) first = std::min(first, r->deadline);
+  return first;
+}
+
+void RequestMachine::tick(Time now, std::vector<RequestAction>& out) {
+  Turn t{options_, fleet_, room_, now, out};
+  std::vector<uint64_t> late;
+  for (const auto& [id, r] : requests_)
+    if (r->deadline <= now) late.push_back(id);
+  for (const uint64_t id : late)
+    if (const auto it = requests_.find(id); it != requests_.end()) expired(t, *it->second);
+  next_round(t);
+}
+
+template <>
+void RequestMachine::on(const RequestArrived& e, MachineTurn& t) {
+  auto owned = std::make_unique<Record>();
+  Record& r = *owned;
+  r.id = e.request;
+  r.ask = e.ask;
+  r.tags = e.tags;
+  r.arrived = t.now;
+  requests_[r.id] = std::move(owned);
+  if (draining_)
+    return end(t, r, RequestError{503, "draining", "the conductor is draining: use another", 1});
+  if (room_.size() == 0) return start(t, r);
+  const bool full = room_.size() >= options_.queue_max;
+  room_.put(r.id, r.turn());
+  if (room_.next(t.now) == r.id) {
+    room_.tries(r.id, 0);
+    return start(t, r);
+  }
+  if (full) room_.gone(r.id);
+  wait(t, r);  // not past those who came before
+}
+
+template <>
+void RequestMachine::on(const StepAnswered& e, MachineTurn& t) {
+  Record* const found = find(e.of);
+  if (found == nullptr) return;
+  Record& r = *found;
+  switch (e.step) {
+    case Step::kReserve:
+      if (r.decode != DecodeSide::kReserveSent) return;
+      if (!e.outcome) return step_failed(t, r, e.step, e.outcome.error());
+      r.decode = DecodeSide::kReserved;
+      if (r.source != SourceSide::kPinSent) return allocate(t, r);
+      r.deadline = std::max(t.now, r.begun + options_.pin_timeout) + options_.slack;
+      return;
+    case Step::kPin:
+      if (r.source != SourceSide::kPinSent) return;
+      r.source = e.outcome ? SourceSide::kPinned : SourceSide::kRefused;
+      if (r.decode == DecodeSide::kReserved) allocate(t, r);
+      return;
+    case Step::kAllocate: {
+      const bool early = r.prefill == PrefillSide::kCommittedEarly && r.progress.sched_ms == 0;
+      if (r.state != RequestState::kAllocating && !early) return;
+      if (!e.outcome) return step_failed(t, r, e.step, e.outcome.error());
+      r.progress.sched_ms = to_ms(t.now - r.arrived);
+      if (r.counts_at_prefill()) fleet_.queued(r.id, r.prefill_at(), e.queue_ms, t.now);
+      if (r.prefill == PrefillSide::kAllocateSent) r.prefill = PrefillSide::kAllocated;
+      // The decode worker sends the first token, which may have overtaken this answer.
+      if (r.state == RequestState::kAllocating) {
+        r.state = RequestState::kPrefilling;
+        r.deadline = t.now + (r.computed() ? options_.token_timeout
+                                           : options_.prefill_timeout + options_.slack);
+      }
+      has_place(r);
+      return next_round(t);
+    }
+    case Step::kPrefill:
+      if (r.prefill == PrefillSide::kNone || r.prefill_over()) return;
+      if (!e.outcome) return step_failed(t, r, e.step, e.outcome.error());
+      note_computed(t, r, e.times);
+      if (r.state == RequestState::kFinishing) return end(t, r, std::nullopt);
+      if (r.state != RequestState::kPrefilling) return;
+      if (fleet_.decode_refuses(r.decode_at(), r.ask.prompt_tokens)) return refuse_computed(t, r);
+      r.deadline = t.now + options_.token_timeout;
+      return;
+    case Step::kCommit: return;  // its events say what became of it
+  }
+}
+
+template <>
+void RequestMachine::on(const TokensArrived& e, MachineTurn& t) {
+  Record* const found = find(e.of);
+  if (found == nullptr) return;
+  Record& r = *found;
+  Progress& p = r.progress;
+  const uint64_t next = uint64_t{p.output_tokens} + 1;
+  if (e.count > 0)
+    if (FleetWorker* const d = fleet_.roster().find(r.decode_at()))
+      d->steps.saw(r.id, next == 1, e.count, r.ask.prompt_tokens + next - 1);
+  if (e.first > next) return;  // some are missing: the driver asks for them
+  const uint64_t old = e.first == 0 ? 0 : next - e.first;
+  if (old > 0 && old >= e.count && e.finish.empty()) return;
+  const auto skip = static_cast<uint32_t>(std::min<uint64_t>(old, e.count));
+  const uint32_t count = e.count - skip;
+  const bool first = r.state == RequestState::kAllocating || r.state == RequestState::kPrefilling;
+  if (!first && r.state != RequestState::kDecoding) return;
+  p.kv_errors += e.kv_errors;
+  if (e.kv_errors > 0) t.measured(Measure::kKvErrors, e.kv_errors);
+  if (!e.finish.empty() && e.finish != "stop" && e.finish != "length") {
+    const std::string why = e.finish == "error" ? e.error.substr(0, kErrorMax)
+                                                : "unknown finish '" + escape(e.finish) + "'";
+    return fail_attempt(
+        t, r, {r.prefill_at().node, r.decode_at().node},
+        RequestError{503, "worker_failed", "decode on " + r.decode_at().node + ": " + why, 1});
+  }
+  if (first && count > 0) {
+    if (!r.computed() && fleet_.decode_refuses(r.decode_at(), r.ask.prompt_tokens))
+      return refuse_computed(t, r);  // no place for it any more
+    first_token(t, r);
+  }
+  if (count > 0 || !e.finish.empty()) {
+    commit(t, r);
+    has_place(r);
+  }
+  r.deadline = t.now + options_.token_timeout;
+  p.output_tokens += count;
+  if (count > 0) fleet_.generated(r.decode_at(), count);
+  room_.generated(r.ask.tenant, count);
+  if (!e.finish.empty()) {
+    p.finish = e.finish;
+    p.load_ms += e.load_ms;
+    p.decode_ms = e.decode_ms;
+    if (p.output_tokens > 1)
+      t.measured(Measure::kTbtError,
+                 r.choice.decision.tbt_ms - to_ms(t.now - r.first_token) / (p.output_tokens - 1));
+    r.state = RequestState::kFinishing;
+    r.decode = DecodeSide::kFinished;
+    r.deadline = t.now + kFinishWait;
+  }
+  if (count > 0) t.ask(DeliverTokens{r.ref(), skip, p});
+  if (r.state == RequestState::kFinishing && r.prefill_over()) end(t, r, std::nullopt);
+}
+
+template <>
+void RequestMachine::on(const TokensComplete& e, MachineTurn& t) {
+  FleetWorker* const d = fleet_.roster().find(e.node);
+  if (d == nullptr) return;
+  if (const auto step = d->steps.end(t.now))
+    fleet_.cost().learn_step(static_cast<double>(step->batch), static_cast<double>(step->context),
+                             step->ms);
+}
+
+template <>
+void RequestMachine::on(const UpstreamData& e, MachineTurn& t) {
+  Record* const found = find(e.of);
+  if (found == nullptr) return;
+  Record& r = *found;
+  Progress& p = r.progress;
+  if (r.proxy != ProxySide::kWhole && r.proxy != ProxySide::kAnswering) return;
+  const bool first = r.proxy == ProxySide::kWhole;
+  if (first) {
+    r.proxy = ProxySide::kAnswering;
+    p.ttft_ms = to_ms(t.now - r.arrived);
+    t.measured(Measure::kTtft, p.ttft_ms);
+    t.measured(Measure::kTtftError, p.predicted_ttft_ms - p.ttft_ms);
+    fleet_.engines->computed(r.id, r.pair, t.now);
+    has_place(r);
+  }
+  p.output_tokens = std::max<uint32_t>(1, p.output_tokens + e.tokens);
+  room_.generated(r.ask.tenant, e.tokens);
+  // Who sends a byte now and then does not go on.
+  if (first || e.goes_on) r.deadline = t.now + options_.token_timeout;
+  t.ask(DeliverBytes{r.ref(), p});
+  if (first) next_round(t);
+}
+
+template <>
+void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
+  Record* const found = find(e.of);
+  if (found == nullptr || found->proxy == ProxySide::kNone) return;
+  Record& r = *found;
+  Progress& p = r.progress;
+  const std::string asked = r.asked();
+  const std::string where = "external engine " + asked;
+  const bool half = r.proxy == ProxySide::kPrefillHalf;
+  const auto failed = [&](int status, const std::string& why) {
+    fail_attempt(
+        t, r, {asked},
+        RequestError{status, status == 504 ? "upstream_timeout" : "worker_failed", why, 1});
+  };
+  if (!e.outcome)
+    return failed(e.outcome.error().code == Code::kTimeout ? 504 : 503,
+                  where + ": " + e.outcome.error().what);
+  if (e.status == 429 || e.status == 503) {  // it is full: others may not be
+    if (e.status == 503) t.ask(EngineAnswered{asked, false});
+    r.turned_away = {asked, e.retry_after, e.status};
+    return no_room(t, r, asked, "it is full");
+  }
+  if (e.status == 200 && !half && r.proxy != ProxySide::kAnswering)
+    return failed(503, where + " answers without a body");
+  if (e.status >= 500 || e.status < 200 || e.status / 100 == 3)
+    return failed(503, strf("%s answers with status %d", where.c_str(), e.status));
+  t.ask(EngineAnswered{asked, true});
+  if (e.status == 200 && half) {
+    if (!fleet_.engines->is_up(r.pair.decode)) {
+      const std::string second = r.pair.decode;
+      return fail_attempt(
+          t, r, {second},
+          RequestError{503, "worker_failed", "external engine " + second + " is gone or down", 1});
+    }
+    p.cached_tokens = e.cached_tokens;
+    return begin_second_half(t, r);
+  }
+  if (e.status != 200) {  // the client's mistake
+    p.finish = strf("status_%d", e.status);
+    p.output_tokens = 1;  // it has begun
+    t.ask(PassOn{r.ref(), false, p});
+    p.output_tokens = 0;
+    return end(t, r, std::nullopt, e.status);
+  }
+  const uint32_t n = e.prompt_tokens.value_or(static_cast<uint32_t>(r.ask.tokens));
+  // A pair's is known from its first half: the other got all of the KV.
+  if (!p.cached_tokens) p.cached_tokens = e.cached_tokens.value_or(0);
+  p.cached_tokens = std::min(*p.cached_tokens, n);
+  p.output_tokens = e.output_tokens.value_or(p.output_tokens);
+  t.measured(Measure::kInputTokens, n);
+  t.measured(Measure::kHitTokens, *p.cached_tokens);
+  t.measured(Measure::kReachableTokens, static_cast<double>(r.choice.decision.best_tokens));
+  p.finish = "passed";
+  fleet_.engines->refund(r.id, r.pair, true, t.now);
+  r.proxy = ProxySide::kNone;
+  end(t, r, std::nullopt);
+}
+
+template <>
+void RequestMachine::on(const WorkerGone& e, MachineTurn& t) {
+  for (const uint64_t id : all())
+    if (const auto it = requests_.find(id); it != requests_.end()) gone(t, *it->second, e);
+}
+
+template <>
+void RequestMachine::on(const RequestCancelled& e, MachineTurn& t) {
+  const auto it = requests_.find(e.request);
+  if (it == requests_.end()) return;
+  release(t, *it->second, e.reason);
+  room_.gone(e.request);
+  requests_.erase(it);
+}
+
+template <>
+void RequestMachine::on(const RoomFreed&, MachineTurn& t) {
+  next_round(t);
+}
+
+template <>
+void RequestMachine::on(const DrainStarted&, MachineTurn&) {
+  draining_ = true;
+}
+
+template <>
+void RequestMachine::on(const ClockStoodStill& e, MachineTurn&) {
+  for (const auto& [id, r] : requests_)
+    if (r->deadline != Time::max()) r->deadline += e.time;
+}
+
+template <>
+void RequestMachine::on(const AllEnded& e, MachineTurn& t) {
+  while (!requests_.empty())
+    end(t, *requests_.begin()->second, RequestError{503, "draining", e.reason, 1});
+}
+
+// Decides, and begins an attempt.
+void RequestMachine::start(Turn& t, Record& r) {
+  Choice choice = fleet_.choose(r.id, r.ask, r.tags, r.out, r.arrived, t.now);
+  if (choice.decision.verdict == Verdict::kAccept) return take(t, r, std::move(choice));
+  fleet_.decided();
+  r.choice = std::move(choice);
+  refuse(t, r);
+}
+
+void RequestMachine::take(Turn& t, Record& r, Choice choice) {
+  fleet_.decided();
+  r.choice = std::move(choice);
+  if (r.choice.decision.chosen.whole) return begin_on_engines(t, r);
+  begin_on_workers(t, r);
+}
+
+void RequestMachine::wait(Turn& t, Record& r) {
+  if (room_.size() >= options_.queue_max && !room_.has(r.id))
+    return end(t, r,
+               RequestError{429, "queue_full",
+                            strf("%zu requests wait for room already", room_.size()), 1});
+  r.state = RequestState::kWaiting;
+  r.deadline = r.arrived + options_.queue_timeout;
+  r.turned_away = {};
+  room_.put(r.id, r.turn());
+}
+
+// The first in turn tries to get a place, then those that do not delay it; once one has a place, a
+// new round begins.
+void RequestMachine::next_round(Turn& t) {
+  if (room_.size() == 0) return;
+  round_ = {round_.number + 1, 0, 0};
+  go_on(t, round_.number);
+}
+
+// Until one tries: its answer goes on with the round.
+void RequestMachine::go_on(Turn& t, uint64_t round) {
+  if (round != round_.number) return;
+  while (const auto id = room_.next(t.now, round)) {
+    Record& r = *requests_.at(*id);
+    if (room_.next(t.now) == *id) {
+      room_.tries(*id, round);
+      r.out.full.clear();
+      r.turned_away = {};
+      start(t, r);
+    } else {
+      if (round_.tries >= kBackfillMax || round_.looked_at >= kLookedAtMax) return;
+      ++round_.looked_at;
+      std::optional<Choice> choice = may_go(t, r);
+      room_.tries(*id, round);
+      if (!choice) {
+        room_.put(*id, r.turn());
+        continue;
+      }
+      ++round_.tries;
+      r.out.full.clear();
+      take(t, r, std::move(*choice));
+    }
+    const auto now_at = state(*id);
+    if (now_at && *now_at != RequestState::kWaiting) return;
+  }
+}
+
+// Behind the first, which does not fit now.
+std::optional<Choice> RequestMachine::may_go(Turn& t, Record& r) {
+  const Record& head = *requests_.at(*room_.next(t.now));
+  if (head.out.full.empty()) return std::nullopt;
+  std::vector<const Record*> running;
+  for (const auto& [id, other] : requests_)
+    if (other->on_workers()) running.push_back(other.get());
+  return fits_behind(t, head, r, running);
+}
+
+void RequestMachine::has_place(Record& r) {
+  if (std::exchange(r.share, ShareSide::kCounted) == ShareSide::kCounted) return room_.gone(r.id);
+  const uint64_t reused = r.choice.decision.chosen.reused_tokens;
+  room_.served(r.id, r.ask.tenant, r.ask.tokens - std::min(r.ask.tokens, reused));
+}
+
+void RequestMachine::handle(const RequestEvent& event, Time now, std::vector<RequestAction>& out) {
+  Turn t{options_, fleet_, room_, now, out};
+  std::visit([&](const auto& e) { on(e, t); }, event);
+}
+
+}  // namespace mc::sched

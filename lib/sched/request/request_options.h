@@ -1,0 +1,23 @@
+// How long the steps of a request may take, and how often it is tried.
+//
+// Thread: values. Pure.
+#pragma once
+#include <cstdint>
+
+#include "base/time.h"
+
+namespace mc::sched {
+
+struct RequestOptions {
+  uint32_t retries = 1;                                   // after failures
+  Duration step_timeout = std::chrono::seconds(5);        // of the decode and the prefill worker
+  Duration pin_timeout = std::chrono::milliseconds(500);  // then the prefix is computed
+  Duration prefill_timeout = std::chrono::seconds(120);   // queueing included
+  Duration token_timeout = std::chrono::seconds(30);      // to the next token
+  Duration queue_timeout = std::chrono::seconds(30);      // waiting for room
+  uint32_t queue_max = 4096;                              // requests waiting for room
+  // Over the time of a step: a driver's own deadline comes first, as it knows more of the failure.
+  Duration slack = std::chrono::seconds(1);
+};
+
+}  // namespace mc::sched

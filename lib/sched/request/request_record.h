@@ -1,0 +1,127 @@
+// One request of a RequestMachine: its state, and what each party was told and has confirmed.
+//
+// What is owed to a party at the end follows from its side alone. Private to request_*.cc.
+//
+// Thread: values. Pure.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sched/request/fleet.h"
+#include "sched/request/request_events.h"
+#include "sched/request/request_options.h"
+#include "sched/request/waiting_room.h"
+
+namespace mc::sched {
+
+enum class DecodeSide : uint8_t { kNone, kReserveSent, kReserved, kDecoding, kFinished };
+// kCommittedEarly: its tokens came before its numbers. kEnded: it failed or went after tokens came;
+// nothing more comes from it.
+enum class PrefillSide : uint8_t {
+  kNone,
+  kAllocateSent,
+  kAllocated,
+  kComputed,
+  kCommittedEarly,
+  kCommitted,
+  kEnded
+};
+enum class SourceSide : uint8_t { kNone, kPinSent, kPinned, kRefused, kGone };  // of a prefix
+enum class ProxySide : uint8_t { kNone, kPrefillHalf, kWhole, kAnswering };
+enum class ShareSide : uint8_t { kOwed, kCounted };  // the prompt, to its tenant's share
+
+struct TurnedAway {  // by an engine that said it is full
+  std::string engine, retry_after;
+  int status = 0;
+};
+
+struct RequestRecord {
+  uint64_t id = 0;
+  RequestAsk ask;
+  std::vector<uint64_t> tags;
+  Time arrived{}, deadline = Time::max();
+  RequestState state = RequestState::kWaiting;
+  uint32_t failures = 0;
+  Exclusions out;
+  WorkerRef lost;  // ended while it was asked
+  TurnedAway turned_away;
+  ShareSide share = ShareSide::kOwed;
+  Progress progress;
+  // The attempt.
+  uint32_t attempt = 0;
+  Time begun{};
+  Choice choice;
+  EnginePair pair;
+  DecodeSide decode = DecodeSide::kNone;
+  PrefillSide prefill = PrefillSide::kNone;
+  SourceSide source = SourceSide::kNone;
+  ProxySide proxy = ProxySide::kNone;
+  PrefixIndex::Guess guess = 0;
+  Time first_token{};
+  std::optional<double> measured_ms;  // from the prefill worker's queue until its KV was sent
+
+  AttemptRef ref() const { return {id, attempt}; }
+  const WorkerRef& decode_at() const { return choice.decode; }
+  const WorkerRef& prefill_at() const { return choice.prefill; }
+  const WorkerRef& source_at() const { return choice.source; }
+  bool on_workers() const { return decode != DecodeSide::kNone; }  // and charged there
+  bool computed() const {                                          // its numbers came
+    return prefill == PrefillSide::kComputed || prefill == PrefillSide::kCommitted;
+  }
+  // Its prefill worker answered, or never will.
+  bool prefill_over() const { return computed() || prefill == PrefillSide::kEnded; }
+  bool committed() const {
+    return prefill == PrefillSide::kCommitted || prefill == PrefillSide::kCommittedEarly;
+  }
+  bool counts_at_prefill() const { return on_workers() && !prefill_over(); }
+  bool answering() const { return first_token != Time{}; }
+  // Whose request at an engine is under way.
+  const std::string& asked() const {
+    return proxy == ProxySide::kPrefillHalf || pair.decode.empty() ? pair.engine : pair.decode;
+  }
+  WaitingRoom::Turn turn() const { return {ask.priority, ask.tenant, ask.share, arrived}; }
+};
+
+// What one call of the machine works with.
+struct MachineTurn {
+  const RequestOptions& options;
+  Fleet& fleet;
+  WaitingRoom& room;
+  Time now;
+  std::vector<RequestAction>& out;
+
+  template <class Action>
+  void ask(Action action) {
+    out.push_back(std::move(action));
+  }
+  void measured(Measure what, double value) { out.push_back(Measured{what, value}); }
+};
+
+// request_attempt.cc: the steps of an attempt, as far as it alone is concerned.
+void begin_on_workers(MachineTurn& t, RequestRecord& r);
+void begin_on_engines(MachineTurn& t, RequestRecord& r);
+void begin_second_half(MachineTurn& t, RequestRecord& r);
+void allocate(MachineTurn& t, RequestRecord& r);
+void commit(MachineTurn& t, RequestRecord& r);
+void first_token(MachineTurn& t, RequestRecord& r);
+void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& times);
+void note_finished(MachineTurn& t, RequestRecord& r);
+// Releases all that the attempt holds, here and on the workers.
+void release(MachineTurn& t, RequestRecord& r, const std::string& reason);
+
+// request_backfill.cc
+// Whether a request may go before one that waits for room and does not fit: only if that is not
+// served later for it. Gives it the choice with which it may.
+std::optional<Choice> fits_behind(MachineTurn& t, const RequestRecord& head, RequestRecord& behind,
+                                  const std::vector<const RequestRecord*>& running);
+
+// request_checks.cc: the first thing that is wrong with it; "": nothing.
+std::string broken(const RequestRecord& r);
+
+RequestError failed_at(const char* op, const std::string& node, const Error& error);
+RequestError too_large(const Fleet& fleet, const RequestRecord& r);
+uint32_t retry_after_s(Duration excess);
+
+}  // namespace mc::sched

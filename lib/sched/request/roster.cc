@@ -1,0 +1,60 @@
+#include "sched/request/roster.h"
+
+#include <algorithm>
+
+namespace mc::sched {
+
+void Roster::join(FleetWorker& worker) {
+  worker.joined = ++joined_;
+  workers_[worker.node] = &worker;
+  ++members_;
+  note(worker);
+}
+
+void Roster::leave(FleetWorker& worker) {
+  workers_.erase(worker.node);
+  std::erase(changed_, &worker);
+  ++members_;
+}
+
+FleetWorker* Roster::find(const std::string& node) {
+  const auto it = workers_.find(node);
+  if (it == workers_.end()) return nullptr;
+  note(*it->second);
+  return it->second;
+}
+
+FleetWorker* Roster::find(const WorkerRef& ref) {
+  FleetWorker* const worker = find(ref.node);
+  return worker != nullptr && worker->joined == ref.joined ? worker : nullptr;
+}
+
+const FleetWorker* Roster::find(const WorkerRef& ref) const {
+  const auto it = workers_.find(ref.node);
+  return it != workers_.end() && it->second->joined == ref.joined ? it->second : nullptr;
+}
+
+void Roster::note(FleetWorker& worker) {
+  if (!std::exchange(worker.noted, true)) changed_.push_back(&worker);
+}
+
+std::vector<const FleetWorker*> Roster::take_changed() {
+  for (FleetWorker* w : changed_) w->noted = false;
+  std::vector<const FleetWorker*> all(changed_.begin(), changed_.end());
+  changed_.clear();
+  return all;
+}
+
+size_t Roster::live(bool prefill) const {
+  return static_cast<size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+        return entry.second->prefill == prefill && !entry.second->draining;
+      }));
+}
+
+void Roster::slots_changed(size_t slots) {
+  slots_ = slots;
+  ++members_;  // who looks at slots looks again
+}
+
+}  // namespace mc::sched

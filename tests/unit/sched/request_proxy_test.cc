@@ -1,0 +1,118 @@
+// Requests on external engines.
+#include "request_site.h"
+#include "sched/request/request_machine.h"
+
+using namespace mc;
+using namespace mc::sched;
+using namespace mc::sched::test;
+
+namespace request_proxy_test {
+namespace {
+
+UpstreamEnded ends(const AttemptRef& of, int status) {
+  UpstreamEnded e{.of = of};
+  e.status = status;
+  e.output_tokens = 3;
+  return e;
+}
+
+}  // namespace
+
+TEST_CASE("an engine's answer is passed as it comes, and ends the request") {
+  RequestSite s;
+  s.engines.ups["e0"] = true;
+  const uint64_t r = s.arrive();
+  CHECK(s.state(r) == RequestState::kProxied);
+  const AttemptRef a = s.attempt(r);
+  s.handle(UpstreamData{a, 1});
+  s.handle(UpstreamData{a, 2});
+  CHECK(s.all<DeliverBytes>().size() == 2);
+  s.handle(ends(a, 200));
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(!s.finished(r)->error);
+  CHECK(s.finished(r)->status == 200);
+  CHECK(s.finished(r)->progress.output_tokens == 3);
+  CHECK(s.all<StopProxy>().empty());
+  s.check_clean();
+}
+
+TEST_CASE("an engine that is full: another; when all are, its own words") {
+  RequestSite s;
+  s.engines.ups["e0"] = s.engines.ups["e1"] = true;
+  const uint64_t r = s.arrive();
+  s.handle(ends(s.attempt(r), 429));
+  REQUIRE(s.finished(r) == nullptr);
+  CHECK(s.all<ProxyTo>()[1].pair.engine != s.all<ProxyTo>()[0].pair.engine);
+  s.handle(ends(s.attempt(r), 429));
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(s.finished(r)->status == 429);
+  REQUIRE(s.all<PassOn>().size() == 1);
+  CHECK(s.all<PassOn>()[0].turned_away);
+  s.check_clean();
+}
+
+TEST_CASE(
+    "an engine that fails before its first byte is tried no more, after it ends the request") {
+  RequestSite s;
+  s.engines.ups["e0"] = s.engines.ups["e1"] = true;
+  const uint64_t r = s.arrive();
+  s.handle(ends(s.attempt(r), 500));
+  const AttemptRef second = s.attempt(r);
+  CHECK(s.all<ProxyTo>()[1].pair.engine != s.all<ProxyTo>()[0].pair.engine);
+  s.handle(UpstreamData{second, 1});
+  s.tick(s.options.token_timeout);
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(s.finished(r)->error->status == 504);
+  CHECK(s.all<StopProxy>().size() == 2);
+  CHECK(s.all<EngineAnswered>().size() == 2);
+  s.check_clean();
+}
+
+TEST_CASE("a pair's halves follow each other") {
+  RequestSite s;
+  s.engines.ups["half"] = s.engines.ups["full"] = true;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  CHECK(!s.all<ProxyTo>()[0].second);
+  s.handle(UpstreamData{a, 1});  // of the first half: none is the client's
+  CHECK(s.all<DeliverBytes>().empty());
+  SUBCASE("to the end") {
+    s.handle(ends(a, 200));
+    REQUIRE(s.all<ProxyTo>().size() == 2);
+    CHECK(s.all<ProxyTo>()[1].second);
+    s.handle(UpstreamData{a, 1});
+    s.handle(ends(a, 200));
+    CHECK(!s.finished(r)->error);
+  }
+  SUBCASE("unless the second is down") {
+    s.engines.ups["full"] = false;
+    s.handle(ends(a, 200));
+    CHECK(s.all<TriedAgain>().size() == 1);
+    s.handle(RequestCancelled{r, ""});
+  }
+  s.check_clean();
+}
+
+TEST_CASE("the client's mistake is its answer, and what an own worker cannot do goes to engines") {
+  RequestSite s;
+  s.join("p0", true);
+  s.join("d0", false);
+  s.engines.ups["e0"] = true;
+  RequestArrived e{.request = 1};
+  e.ask.tokens = 40;
+  e.ask.refusal = RequestError{400, "unsupported", "no such thing"};
+  s.handle(e);
+  CHECK(s.state(1) == RequestState::kProxied);
+  s.handle(ends(s.attempt(1), 422));
+  REQUIRE(s.finished(1) != nullptr);
+  CHECK(s.finished(1)->status == 422);
+  CHECK(s.all<PassOn>().size() == 1);
+  s.engines.ups["e0"] = false;
+  e.request = 2;
+  s.handle(e);
+  REQUIRE(s.finished(2) != nullptr);
+  CHECK(s.finished(2)->error->code == "unsupported");
+  s.check_clean();
+}
+
+}  // namespace request_proxy_test
