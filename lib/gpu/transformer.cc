@@ -24,6 +24,9 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
                                                        model::ThreadPool& threads,
                                                        const TransformerOptions& options) {
   MC_CHECK(kv.block_tokens > 0 && config.head_dim <= MC_HEAD_DIM_MAX);
+  if (const std::string more = model::parts_beyond_llama(config); !more.empty())
+    return fail(Code::kUnsupported, "model %s has %s: its layers are not computed on devices",
+                config.name.c_str(), more.c_str());
   const model::DType factors = options.factors;
   const bool tensor = factors != model::DType::kF32;
   if (tensor && factors != weights)

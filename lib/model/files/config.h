@@ -1,9 +1,13 @@
-// Describes a LLaMA-family model: dimensions, position encoding, special tokens. Read from a HF
-// folder (config.json, generation_config.json). The reader checks every value: what this forward
-// pass cannot compute is refused with the value seen, never ignored.
+// Describes a model: dimensions, the parts of its layers, position encoding, special tokens. Read
+// from a HF folder (config.json, generation_config.json). The reader checks every value: what this
+// forward pass cannot compute is refused with the value seen, never ignored.
+//
+// What families differ in is a row of the table in families.cc; what models of a family differ in
+// is in ModelConfig.
 //
 // Thread: values. Source: LLaMA (Touvron et al. 2023); Llama 3.1's scaling of rotary frequencies as
-// its reference code has it; HF config.json of LlamaForCausalLM and MistralForCausalLM.
+// its reference code has it; Gemma 2 (Gemma Team 2024); Mixtral (Jiang et al. 2024); LongRoPE (Ding
+// et al. 2024); HF config.json of the architectures in families.cc.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,11 +17,10 @@
 #include "base/result.h"
 #include "cost/model_spec.h"
 #include "model/files/dtype.h"
+#include "model/files/families.h"
 
 namespace mc::model {
 
-// What differs within the family: Qwen2 adds a vector to queries, keys and values.
-enum class Family : uint8_t { kLlama, kQwen2 };
 enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 
 struct Rope {
@@ -31,6 +34,26 @@ struct Rope {
   double often = 32, seldom = 1;
   double scale = 1;  // of turned queries and keys: cosine and sine are multiplied by it
   std::vector<double> divisors{};  // of each pair's speed; empty: none
+  uint32_t dims = 0;               // of a head that turn, the first ones; 0: all
+  uint32_t turned(uint32_t head_dim) const { return dims == 0 ? head_dim : dims; }
+};
+
+// By which of a model's two encodings a layer's queries and keys turn, or that they do not.
+enum class Turn : uint8_t { kGlobal, kLocal, kNone };
+
+struct LayerKind {
+  uint64_t window = 0;  // positions that a row sees, its own among them; 0: all before it
+  Turn turn = Turn::kGlobal;
+  bool dense = false;  // one MLP, in a model of experts
+  bool operator==(const LayerKind&) const = default;
+};
+
+// Many MLPs: a router chooses some of them for each row.
+struct Experts {
+  uint32_t count = 0, used = 0;  // count 0: none
+  uint32_t inner = 0;            // intermediate size of one
+  uint32_t shared = 0;           // of one more that every row goes through; 0: none
+  bool normalized = false;       // the weights of the chosen ones add up to 1
 };
 
 struct ModelConfig {
@@ -41,13 +64,26 @@ struct ModelConfig {
   uint64_t context_max = 0;  // tokens
   double norm_eps = 1e-6;
   Rope rope;
-  bool tied = false;         // the head is the embedding
-  int32_t bos = -1;          // -1: none
-  std::vector<int32_t> eos;  // tokens that end an answer
+  Rope local_rope{};  // of layers that turn by kLocal
+  Experts experts{};
+  double embedding_scale = 1;            // what an embedded token is multiplied by
+  double query_scalar = 0;               // scores are divided by its root; 0: head_dim
+  double attention_cap = 0;              // scores stay within it, by cap x tanh(s / cap); 0: none
+  double logit_cap = 0;                  // so do logits
+  std::vector<LayerKind> layer_kinds{};  // one a layer; empty: all are LayerKind()
+  bool tied = false;                     // the head is the embedding
+  int32_t bos = -1;                      // -1: none
+  std::vector<int32_t> eos;              // tokens that end an answer
   uint32_t q_rows() const { return heads * head_dim; }
   uint32_t kv_rows() const { return kv_heads * head_dim; }
-  bool qkv_bias() const { return family == Family::kQwen2; }
+  const Parts& parts() const { return parts_of(family); }
+  bool qkv_bias() const { return parts().qkv_bias; }
+  LayerKind kind(uint32_t layer) const {
+    return layer_kinds.empty() ? LayerKind() : layer_kinds[layer];
+  }
+  bool sparse(uint32_t layer) const { return experts.count > 0 && !kind(layer).dense; }
   uint64_t parameters() const;
+  uint64_t active_parameters() const;  // those that a row is multiplied by
 };
 
 // Errors: kInvalid for contradictions and values out of range, kUnsupported for other architectures
@@ -57,10 +93,17 @@ Result<ModelConfig> parse_config(const Json& config);
 Result<> parse_generation_config(const Json& generation, ModelConfig& config);
 Result<> check_config(const ModelConfig& config);
 
+// What this model needs beyond LLaMA's layers and Qwen2's biases: "QK norm, sliding windows". An
+// engine that computes those alone refuses a model where this is not empty.
+std::string parts_beyond_llama(const ModelConfig& config);
+// All that the parts of a model change in its answers, as text. Empty where nothing is beyond
+// LLaMA's.
+std::string describe_parts(const ModelConfig& config);
+
 // The model's cost for the scheduler: KV of `kv_type`, coefficients of a CPU's order of magnitude.
 cost::ModelSpec spec_of(const ModelConfig& config, DType kv_type);
 
-// Rotation speeds of a head's pairs, in radians a position: head_dim / 2 of them.
+// Rotation speeds of a head's pairs, in radians a position: turned(head_dim) / 2 of them.
 std::vector<double> rope_frequencies(const Rope& rope, uint32_t head_dim);
 
 }  // namespace mc::model

@@ -163,24 +163,6 @@ Result<GgufTensor> read_tensor(GgufReader& in) {
   return e;
 }
 
-Result<uint64_t> whole(const Gguf& file, const std::string& key, uint64_t fallback, uint64_t most) {
-  const int64_t* found = gguf_value<int64_t>(file, key);
-  if (found == nullptr && (fallback == 0 || file.metadata.contains(key)))
-    return fail(Code::kInvalid, "'%s' is missing, or no whole number", key.c_str());
-  const int64_t n = found == nullptr ? static_cast<int64_t>(fallback) : *found;
-  if (n < 1 || static_cast<uint64_t>(n) > most)
-    return fail(Code::kInvalid, "'%s' is %lld, want 1 to %llu", key.c_str(),
-                static_cast<long long>(n), static_cast<ull>(most));
-  return static_cast<uint64_t>(n);
-}
-
-Result<> small(const Gguf& file, const std::string& key, uint64_t fallback, uint64_t most,
-               uint32_t& out) {
-  MC_TRY(const uint64_t n, whole(file, key, fallback, most));
-  out = static_cast<uint32_t>(n);
-  return {};
-}
-
 Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, uint64_t count,
                              uint64_t alignment) {
   std::vector<GgufTensor> entries;
@@ -202,39 +184,6 @@ Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, ui
     tensors.emplace(std::move(e.name), std::move(e.tensor));
   }
   return tensors;
-}
-
-// How positions turn: all of a head's dimensions, with divisors in a tensor where there is one.
-Result<> scaling(const Gguf& g, const std::string& of, uint64_t turned, ModelConfig& c) {
-  const std::string* kind = gguf_value<std::string>(g, of + "rope.scaling.type");
-  const bool linear = kind != nullptr && *kind == "linear";
-  if (turned != c.head_dim || (kind != nullptr && *kind != "none" && !linear))
-    return fail(Code::kUnsupported,
-                "RoPE over %llu of %u dimensions, scaling '%s': want all, none "
-                "or linear",
-                static_cast<ull>(turned), c.head_dim,
-                kind == nullptr ? "none" : escape(*kind).c_str());
-  if (linear) {
-    const double* factor = gguf_value<double>(g, of + "rope.scaling.factor");
-    if (factor == nullptr || !(*factor > 0))
-      return fail(Code::kInvalid, "'%srope.scaling.factor' is missing, or not above 0", of.c_str());
-    c.rope.scaling = RopeScaling::kLinear;
-    c.rope.factor = *factor;
-  }
-  const auto it = g.tensors.find("rope_freqs.weight");
-  if (it == g.tensors.end()) return {};
-  const Tensor& t = it->second;
-  if (t.type != DType::kF32 || t.shape != std::vector<uint64_t>{c.head_dim / 2})
-    return fail(Code::kInvalid, "tensor 'rope_freqs.weight' is %s %s, want f32 [%u]",
-                t.type_text.c_str(), shape_text(t.shape).c_str(), c.head_dim / 2);
-  std::vector<float> divisors(c.head_dim / 2);
-  to_floats(DType::kF32, t.bytes.data(), divisors.data(), divisors.size());
-  for (const float d : divisors)
-    if (!(d > 0))
-      return fail(Code::kInvalid, "tensor 'rope_freqs.weight' holds %g, want numbers above 0",
-                  double{d});
-  c.rope.divisors.assign(divisors.begin(), divisors.end());
-  return {};
 }
 
 }  // namespace
@@ -261,48 +210,21 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file) {
       return fail(Code::kCorrupt, "'%s': %s", escape(key).c_str(), value.error().what.c_str());
     g.metadata.emplace(key, std::move(*value));
   }
-  MC_TRY(const uint64_t alignment, whole(g, "general.alignment", 32, 1u << 20));
+  MC_TRY(const uint64_t alignment, gguf_number(g, "general.alignment", 32, 1u << 20));
   MC_TRY(g.tensors, read_tensors(in, file, tensors, alignment));
   return g;
 }
 
-Result<ModelConfig> gguf_config(const Gguf& g) {
-  const std::string* kind = gguf_value<std::string>(g, "general.architecture");
-  if (kind == nullptr || (*kind != "llama" && *kind != "qwen2"))
-    return fail(Code::kUnsupported, "architecture '%s': want llama or qwen2",
-                kind == nullptr ? "" : escape(*kind).c_str());
-  const std::string of = *kind + ".";
-  const auto key = [&](const char* name) { return of + name; };
-  ModelConfig c;
-  c.family = *kind == "qwen2" ? Family::kQwen2 : Family::kLlama;
-  const auto* pieces = gguf_value<std::vector<std::string>>(g, "tokenizer.ggml.tokens");
-  MC_TRY_(small(g, key("vocab_size"), pieces == nullptr ? 0 : pieces->size(), 1u << 24, c.vocab));
-  MC_TRY_(small(g, key("embedding_length"), 0, 1u << 20, c.hidden));
-  MC_TRY_(small(g, key("feed_forward_length"), 0, 1u << 22, c.intermediate));
-  MC_TRY_(small(g, key("block_count"), 0, 1000, c.layers));
-  MC_TRY_(small(g, key("attention.head_count"), 0, 1024, c.heads));
-  MC_TRY_(small(g, key("attention.head_count_kv"), c.heads, 1024, c.kv_heads));
-  MC_TRY_(
-      small(g, key("attention.key_length"), std::max(1u, c.hidden / c.heads), 1024, c.head_dim));
-  MC_TRY(c.context_max, whole(g, key("context_length"), 0, uint64_t{1} << 30));
-  MC_TRY(const uint64_t turned, whole(g, key("rope.dimension_count"), c.head_dim, 1024));
-  MC_TRY_(scaling(g, of, turned, c));
-  if (const double* theta = gguf_value<double>(g, key("rope.freq_base"))) c.rope.theta = *theta;
-  if (const double* eps = gguf_value<double>(g, key("attention.layer_norm_rms_epsilon")))
-    c.norm_eps = *eps;
-  if (!(c.rope.theta > 0) || !(c.norm_eps > 0))
-    return fail(Code::kInvalid, "RoPE base %g and epsilon %g: want both above 0", c.rope.theta,
-                c.norm_eps);
-  c.tied = !g.tensors.contains("output.weight");
-  const auto token = [&](const char* name) -> int32_t {
-    const int64_t* id = gguf_value<int64_t>(g, std::string("tokenizer.ggml.") + name);
-    return id != nullptr && *id >= 0 && *id < c.vocab ? static_cast<int32_t>(*id) : -1;
-  };
-  c.bos = token("bos_token_id");
-  for (const char* name : {"eos_token_id", "eot_token_id"})
-    if (const int32_t id = token(name); id >= 0) c.eos.push_back(id);
-  MC_TRY_(check_config(c));
-  return c;
+Result<uint64_t> gguf_number(const Gguf& file, const std::string& key, uint64_t fallback,
+                             uint64_t most) {
+  const int64_t* found = gguf_value<int64_t>(file, key);
+  if (found == nullptr && (fallback == 0 || file.metadata.contains(key)))
+    return fail(Code::kInvalid, "'%s' is missing, or no whole number", key.c_str());
+  const int64_t n = found == nullptr ? static_cast<int64_t>(fallback) : *found;
+  if (n < 1 || static_cast<uint64_t>(n) > most)
+    return fail(Code::kInvalid, "'%s' is %lld, want 1 to %llu", key.c_str(),
+                static_cast<long long>(n), static_cast<ull>(most));
+  return static_cast<uint64_t>(n);
 }
 
 }  // namespace mc::model

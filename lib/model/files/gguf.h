@@ -26,8 +26,12 @@ struct Gguf {
 };
 
 Result<Gguf> parse_gguf(std::span<const std::byte> file);
-// The configuration that the metadata of a `llama` or `qwen2` file describes.
+// The configuration that the metadata describes (config_gguf.cc). kUnsupported: an architecture
+// that families.cc does not list.
 Result<ModelConfig> gguf_config(const Gguf& file);
+// A whole number of the metadata, from 1 to `most`. `fallback` 0: it must be there.
+Result<uint64_t> gguf_number(const Gguf& file, const std::string& key, uint64_t fallback,
+                             uint64_t most);
 
 // A value of the metadata; nullptr: there is none of this key and type.
 template <class T>

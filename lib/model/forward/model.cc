@@ -85,9 +85,10 @@ uint64_t ModelFiles::digest() const {
       c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
       static_cast<unsigned long long>(c.rope.original_context), c.tied ? 1 : 0);
   uint64_t digest = xxh3(text);
-  if (c.rope.scaling == RopeScaling::kYarn)
+  if (c.rope.scaling == RopeScaling::kYarn || c.rope.scale != 1)
     digest = xxh3(strf("%g %g %g", c.rope.often, c.rope.seldom, c.rope.scale), digest);
   for (const double divisor : c.rope.divisors) digest = xxh3(strf("%.9g", divisor), digest);
+  if (const std::string parts = describe_parts(c); !parts.empty()) digest = xxh3(parts, digest);
   for (const auto& [name, t] : tensors.tensors) {
     const size_t n = std::min(kSample, t.bytes.size());
     digest = xxh3(name + t.type_text + shape_text(t.shape), digest);

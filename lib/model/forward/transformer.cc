@@ -4,6 +4,8 @@
 #include <cmath>
 #include <memory>
 
+#include "model/forward/router.h"
+
 namespace mc::model {
 namespace {
 
@@ -35,7 +37,8 @@ Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const
       kernels_(kernels),
       threads_(threads),
       factors_(factors),
-      rope_(config_) {
+      rope_(config_),
+      local_rope_(config_.local_rope, config_.head_dim, config_.context_max) {
   MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
   MC_CHECK(kv_.ranks > 0 && config_.kv_heads % kv_.ranks == 0);
 }
@@ -48,8 +51,8 @@ size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const
   return (plane + kv_head % each) * kv_.block_tokens * config_.head_dim * size_of(kv_.type);
 }
 
-void Transformer::rotate(float* head, const std::complex<float>* rotations) const {
-  const size_t half = config_.head_dim / 2;
+void Transformer::rotate(float* head, std::span<const std::complex<float>> rotations) const {
+  const size_t half = rotations.size();
   for (size_t j = 0; j < half; ++j) {
     const float x = head[j], y = head[j + half], c = rotations[j].real(), s = rotations[j].imag();
     head[j] = x * c - y * s;
@@ -61,22 +64,36 @@ void Transformer::embed(std::span<const int32_t> tokens, float* x) const {
   for (const int32_t token : tokens) {
     MC_CHECK(token >= 0 && static_cast<uint32_t>(token) < config_.vocab);
     weights_.embedding.row(static_cast<uint32_t>(token), x);
+    if (const auto scale = static_cast<float>(config_.embedding_scale); scale != 1)
+      for (uint32_t i = 0; i < config_.hidden; ++i) x[i] *= scale;
     x += config_.hidden;
   }
 }
 
-// Adds what is added to queries, keys and values, rotates queries and keys, and writes keys and
-// values into their blocks.
+// Adds what is added to a row's queries, keys and values, normalizes and turns queries and keys.
+void Transformer::prepare(uint32_t layer, size_t position, float* qkv) const {
+  const LayerWeights& w = weights_.layers[layer];
+  const uint32_t dim = config_.head_dim, heads = config_.heads;
+  for (size_t i = 0; i < w.qkv_bias.size(); ++i) qkv[i] += w.qkv_bias[i];
+  const Turn turn = config_.kind(layer).turn;
+  const RotaryEmbedding& rope = turn == Turn::kLocal ? local_rope_ : rope_;
+  std::vector<std::complex<float>> rotations(turn == Turn::kNone ? 0 : rope.pairs());
+  if (turn != Turn::kNone) rope.at(position, rotations.data());
+  for (uint32_t h = 0; h < heads + config_.kv_heads; ++h) {
+    float* const head = qkv + size_t{h} * dim;
+    const std::vector<float>& norm = h < heads ? w.query_norm : w.key_norm;
+    if (!norm.empty()) kernels_.normalize(head, norm.data(), dim, config_.norm_eps, head);
+    rotate(head, rotations);
+  }
+}
+
+// Writes the rows' keys and values into their blocks.
 void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
-  const uint32_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
+  const uint32_t dim = config_.head_dim, kv_heads = config_.kv_heads;
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
-  const std::vector<float>& bias = weights_.layers[layer].qkv_bias;
-  std::vector<std::complex<float>> rotations(dim / 2);
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
-    for (size_t i = 0; i < bias.size(); ++i) qkv[i] += bias[i];
-    rope_.at(p, rotations.data());
-    for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, rotations.data());
+    prepare(layer, p, qkv);
     std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
     for (const bool value : {false, true})
@@ -112,7 +129,13 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
   const uint32_t per_kv = config_.heads / config_.kv_heads;
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t rows = g.end - g.begin, queries = rows * per_kv;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  const auto window = static_cast<size_t>(config_.kind(layer).window);
+  const auto first_of = [&](size_t position) {  // what a row sees begins there
+    return window != 0 && position >= window ? position + 1 - window : 0;
+  };
+  const auto cap = static_cast<float>(config_.attention_cap);
+  const float scale =
+      1.0f / std::sqrt(static_cast<float>(config_.query_scalar > 0 ? config_.query_scalar : dim));
   std::vector<float> query(queries * wide), sums(queries * wide);
   std::vector<Attention> states(queries);
   for (size_t i = 0; i < queries; ++i) {
@@ -122,16 +145,17 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
     states[i].values = sums.data() + i * wide;
   }
   const auto keys = floats(kTile * wide), values = floats(kTile * wide);
-  for (size_t tile = 0; tile < g.end; tile += kTile) {
+  for (size_t tile = first_of(g.begin) / kTile * kTile; tile < g.end; tile += kTile) {
     const size_t end = std::min<size_t>(g.end, tile + kTile);
     gather(plane_at(layer, false, g.kv_head), *g.slice, tile, end, keys.get());
     gather(plane_at(layer, true, g.kv_head), *g.slice, tile, end, values.get());
     for (size_t i = 0; i < queries; ++i) {
-      const size_t position = g.begin + i / per_kv;
-      if (position < tile) continue;
-      const auto count = static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile));
-      kernels_.attend(query.data() + i * wide, keys.get(), values.get(), count, wide, tile == 0,
-                      states[i]);
+      const size_t position = g.begin + i / per_kv, first = first_of(position);
+      if (position < tile || first >= end) continue;
+      const size_t from = std::max(first, tile) - tile;
+      const auto count = static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile) - from);
+      kernels_.attend(query.data() + i * wide, keys.get() + from * wide, values.get() + from * wide,
+                      count, wide, tile <= first, cap, states[i]);
     }
   }
   for (size_t i = 0; i < queries; ++i) {
@@ -142,26 +166,80 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
   }
 }
 
+void Transformer::normalize(const std::vector<float>& weight, const float* x, size_t rows,
+                            float* out) const {
+  const size_t n = config_.hidden;
+  for (size_t r = 0; r < rows; ++r)
+    kernels_.normalize(x + r * n, weight.data(), n, config_.norm_eps, out + r * n);
+}
+
+// x += parts, which are normalized first where the model has a norm for that.
+void Transformer::add(const std::vector<float>& norm, float* parts, size_t rows, float* x) const {
+  if (!norm.empty()) normalize(norm, parts, rows, parts);
+  for (size_t i = 0; i < rows * config_.hidden; ++i) x[i] += parts[i];
+}
+
+void Transformer::attention(uint32_t layer, std::span<const Slice> slices,
+                            std::span<const Group> groups, const float* qkv, float* out) const {
+  size_t context = 0;
+  for (const Slice& s : slices) context += s.end * (s.end - s.begin);
+  const auto one = [&](size_t i) { attend(layer, groups[i], qkv, out); };
+  if (context * config_.q_rows() > 20'000)
+    threads_.run(groups.size(), one);
+  else
+    for (size_t i = 0; i < groups.size(); ++i) one(i);
+}
+
+void Transformer::mlp(const Matrix& gate_up, const Matrix& down, const float* x, size_t rows,
+                      float* out) const {
+  const size_t inner = down.columns();
+  const auto both = floats(rows * 2 * inner), gated = floats(rows * inner);
+  gate_up.multiply(kernels_, threads_, x, rows, both.get(), factors_);
+  for (size_t r = 0; r < rows; ++r) {
+    const float* gate = both.get() + r * 2 * inner;
+    kernels_.gate(gate, gate + inner, inner, config_.parts().activation, gated.get() + r * inner);
+  }
+  down.multiply(kernels_, threads_, gated.get(), rows, out, factors_);
+}
+
+// Each expert computes the rows that chose it together. A row's sum goes over its experts in their
+// order in the model, whatever other rows chose; the shared one comes last.
+void Transformer::experts(const LayerWeights& w, const float* x, size_t rows, float* out) const {
+  const size_t hidden = config_.hidden, count = config_.experts.count;
+  const auto scores = floats(rows * count), some = floats(rows * hidden);
+  const auto results = floats(rows * hidden);
+  w.router.multiply(kernels_, threads_, x, rows, scores.get());
+  std::vector<std::vector<Chosen>> chosen(count);
+  for (size_t r = 0; r < rows; ++r)
+    choose_experts(kernels_, config_.experts, {scores.get() + r * count, count}, r, chosen);
+  std::fill(out, out + rows * hidden, 0.0f);
+  for (size_t e = 0; e < count; ++e) {
+    if (chosen[e].empty()) continue;
+    for (size_t i = 0; i < chosen[e].size(); ++i)
+      std::copy_n(x + chosen[e][i].row * hidden, hidden, some.get() + i * hidden);
+    mlp(w.experts[e].gate_up, w.experts[e].down, some.get(), chosen[e].size(), results.get());
+    for (size_t i = 0; i < chosen[e].size(); ++i)
+      add_share(results.get() + i * hidden, chosen[e][i].share, hidden,
+                out + chosen[e][i].row * hidden);
+  }
+  if (w.shared_gate.empty()) return;
+  mlp(w.gate_up, w.down, x, rows, results.get());
+  for (size_t r = 0; r < rows; ++r)
+    add_share(results.get() + r * hidden, shared_share(kernels_, w.shared_gate, x + r * hidden),
+              hidden, out + r * hidden);
+}
+
 void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
                         bool kv_only) const {
   MC_CHECK(layer >= kv_.first_layer && layer < config_.layers);
   const LayerWeights& w = weights_.layers[layer];
-  const size_t rows = rows_of(slices), hidden = config_.hidden, inner = config_.intermediate;
+  const size_t rows = rows_of(slices), hidden = config_.hidden;
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const auto normed = floats(rows * hidden), qkv = floats(rows * row_floats);
-  const auto normalize = [&](const std::vector<float>& weight) {
-    for (size_t r = 0; r < rows; ++r)
-      kernels_.normalize(x + r * hidden, weight.data(), hidden, config_.norm_eps,
-                         normed.get() + r * hidden);
-  };
-  const auto add = [&](const Matrix& m, const float* from) {
-    m.multiply(kernels_, threads_, from, rows, normed.get(), factors_);
-    for (size_t i = 0; i < rows * hidden; ++i) x[i] += normed[i];
-  };
-  normalize(w.attention_norm);
+  normalize(w.attention_norm, x, rows, normed.get());
   w.qkv.multiply(kernels_, threads_, normed.get(), rows, qkv.get(), factors_);
   std::vector<Group> groups;
-  size_t row = 0, context = 0;
+  size_t row = 0;
   for (const Slice& s : slices) {
     MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
     MC_CHECK(s.blocks.size() * kv_.block_tokens >= s.end);
@@ -170,35 +248,29 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
       for (uint32_t h = 0; h < config_.kv_heads; ++h)
         groups.push_back({&s, p, std::min(s.end, p + kSharedRows), row + p - s.begin, h});
     row += s.end - s.begin;
-    context += s.end * (s.end - s.begin);
   }
   if (kv_only) return;
   const auto attended = floats(rows * config_.q_rows());
-  const auto one = [&](size_t i) { attend(layer, groups[i], qkv.get(), attended.get()); };
-  if (context * config_.q_rows() > 20'000)
-    threads_.run(groups.size(), one);
-  else
-    for (size_t i = 0; i < groups.size(); ++i) one(i);
-  add(w.output, attended.get());
+  attention(layer, slices, groups, qkv.get(), attended.get());
+  w.output.multiply(kernels_, threads_, attended.get(), rows, normed.get(), factors_);
+  add(w.post_attention_norm, normed.get(), rows, x);
 
-  normalize(w.mlp_norm);
-  const auto gate_up = floats(rows * 2 * inner), gated = floats(rows * inner);
-  w.gate_up.multiply(kernels_, threads_, normed.get(), rows, gate_up.get(), factors_);
-  for (size_t r = 0; r < rows; ++r) {
-    const float* gate = gate_up.get() + r * 2 * inner;
-    kernels_.gate(gate, gate + inner, inner, gated.get() + r * inner);
-  }
-  add(w.down, gated.get());
+  const auto result = floats(rows * hidden);
+  normalize(w.mlp_norm, x, rows, normed.get());
+  if (w.experts.empty())
+    mlp(w.gate_up, w.down, normed.get(), rows, result.get());
+  else
+    experts(w, normed.get(), rows, result.get());
+  add(w.post_mlp_norm, result.get(), rows, x);
 }
 
 void Transformer::logits(const float* x, size_t rows, float* out) const {
-  const size_t hidden = config_.hidden;
-  const auto normed = floats(rows * hidden);
-  for (size_t r = 0; r < rows; ++r)
-    kernels_.normalize(x + r * hidden, weights_.norm.data(), hidden, config_.norm_eps,
-                       normed.get() + r * hidden);
+  const auto normed = floats(rows * config_.hidden);
+  normalize(weights_.norm, x, rows, normed.get());
   const Matrix& head = config_.tied ? weights_.embedding : weights_.head;
   head.multiply(kernels_, threads_, normed.get(), rows, out, factors_);
+  if (config_.logit_cap > 0)
+    kernels_.soft_cap(out, rows * config_.vocab, static_cast<float>(config_.logit_cap));
 }
 
 }  // namespace mc::model

@@ -1,6 +1,6 @@
-// Runs the forward pass of a LLaMA-family model over paged KV blocks. It embeds, then computes
-// layer by layer, then the logits of the rows that the caller names. Rows of several sequences go
-// through a layer together.
+// Runs the forward pass of a model over paged KV blocks. It embeds, then computes layer by layer,
+// then the logits of the rows that the caller names. Rows of several sequences go through a layer
+// together. What a layer is made of is in the configuration (model/files/families.h).
 //
 //   std::vector<float> x(tokens.size() * config.hidden);
 //   t.embed(tokens, x.data());
@@ -57,10 +57,18 @@ class Transformer {
  private:
   struct Group;
   size_t plane_at(uint32_t layer, bool value, uint32_t kv_head) const;
-  void rotate(float* head, const std::complex<float>* rotations) const;
+  void rotate(float* head, std::span<const std::complex<float>> rotations) const;
+  void prepare(uint32_t layer, size_t position, float* qkv) const;
   void store(uint32_t layer, const Slice& slice, float* qkv) const;
   void gather(size_t plane_at, const Slice& slice, size_t begin, size_t end, float* out) const;
   void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
+  void normalize(const std::vector<float>& weight, const float* x, size_t rows, float* out) const;
+  void add(const std::vector<float>& norm, float* parts, size_t rows, float* x) const;
+  void attention(uint32_t layer, std::span<const Slice> slices, std::span<const Group> groups,
+                 const float* qkv, float* out) const;
+  void mlp(const Matrix& gate_up, const Matrix& down, const float* x, size_t rows,
+           float* out) const;
+  void experts(const LayerWeights& w, const float* x, size_t rows, float* out) const;
 
   const ModelConfig config_;
   const Weights weights_;
@@ -68,7 +76,7 @@ class Transformer {
   const Kernels& kernels_;
   ThreadPool& threads_;
   const DType factors_;
-  const RotaryEmbedding rope_;
+  const RotaryEmbedding rope_, local_rope_;
 };
 
 }  // namespace mc::model

@@ -16,13 +16,58 @@ uint32_t segments_of(uint32_t columns) { return std::gcd(columns, 8u); }
 struct WeightPart {  // rows of one file tensor
   const Tensor* tensor;
   uint32_t rows;
+  uint32_t first = 0;        // of the tensor's rows, whatever its dimensions
   bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
 };
+
+// What files of a kind call the parts of a layer, after its number.
+struct TensorNames {
+  const char *q, *k, *v, *fused_qkv, *output, *q_norm, *k_norm;
+  const char *attention_norm, *mlp_norm, *post_attention_norm, *post_mlp_norm;
+  const char *gate, *up, *down, *fused_gate_up, *router;
+  const char *shared_gate, *shared_up, *shared_down, *shared_share;
+};
+constexpr TensorNames kGgufNames = {
+    "attn_q",        "attn_k",         "attn_v",       "attn_qkv",       "attn_output",
+    "attn_q_norm",   "attn_k_norm",    "attn_norm",    "ffn_norm",       "post_attention_norm",
+    "post_ffw_norm", "ffn_gate",       "ffn_up",       "ffn_down",       "ffn_up",
+    "ffn_gate_inp",  "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp"};
+constexpr TensorNames kHfNames = {"self_attn.q_proj",
+                                  "self_attn.k_proj",
+                                  "self_attn.v_proj",
+                                  "self_attn.qkv_proj",
+                                  "self_attn.o_proj",
+                                  "self_attn.q_norm",
+                                  "self_attn.k_norm",
+                                  "input_layernorm",
+                                  "post_attention_layernorm",
+                                  "post_attention_layernorm",
+                                  "post_feedforward_layernorm",
+                                  "mlp.gate_proj",
+                                  "mlp.up_proj",
+                                  "mlp.down_proj",
+                                  "mlp.gate_up_proj",
+                                  "mlp.gate",
+                                  "mlp.shared_expert.gate_proj",
+                                  "mlp.shared_expert.up_proj",
+                                  "mlp.shared_expert.down_proj",
+                                  "mlp.shared_expert_gate"};
+TensorNames names_of(const ModelConfig& c, bool gguf) {
+  TensorNames names = gguf ? kGgufNames : kHfNames;
+  if (gguf) return names;
+  if (c.parts().post_norms) names.mlp_norm = "pre_feedforward_layernorm";
+  if (c.family == Family::kMixtral) names.router = "block_sparse_moe.gate";
+  return names;
+}
 
 class WeightReader {
  public:
   WeightReader(const TensorSet& set, const ModelConfig& config, Naming naming, LayerRange wanted)
-      : set_(set), c_(config), gguf_(naming == Naming::kGguf), wanted_(wanted) {}
+      : set_(set),
+        c_(config),
+        gguf_(naming == Naming::kGguf),
+        names_(names_of(config, gguf_)),
+        wanted_(wanted) {}
 
   Result<WeightSources> read() {
     WeightSources w;
@@ -38,61 +83,131 @@ class WeightReader {
       w.head = source({head}, c_.hidden, 1);
     }
     if (all) {
-      MC_TRY(w.norm, vector(gguf_ ? "output_norm.weight" : "model.norm.weight"));
+      MC_TRY(w.norm, norm(gguf_ ? "output_norm.weight" : "model.norm.weight", c_.hidden));
     }
     w.layers.resize(c_.layers);
     for (uint32_t i = 0; i < c_.layers; ++i) {
       if (!wanted_.has(i)) continue;
-      MC_TRY(w.layers[i], layer(i));
+      layer_ = (gguf_ ? "blk." : "model.layers.") + std::to_string(i) + ".";
+      MC_TRY_(attention(w.layers[i]));
+      MC_TRY_(norms(w.layers[i]));
+      MC_TRY_(c_.sparse(i) ? experts(w.layers[i]) : mlp(w.layers[i]));
     }
     return w;
   }
 
  private:
-  Result<LayerSources> layer(uint32_t i) {
-    const std::string base = (gguf_ ? "blk." : "model.layers.") + std::to_string(i) + ".";
-    const auto named = [&](const char* hf, const char* gguf) {
-      return base + (gguf_ ? gguf : hf) + ".weight";
-    };
-    MC_TRY(WeightPart q, part(named("self_attn.q_proj", "attn_q"), c_.q_rows(), c_.hidden));
-    MC_TRY(WeightPart k, part(named("self_attn.k_proj", "attn_k"), c_.kv_rows(), c_.hidden));
-    MC_TRY(const WeightPart v, part(named("self_attn.v_proj", "attn_v"), c_.kv_rows(), c_.hidden));
-    MC_TRY(const WeightPart o,
-           part(named("self_attn.o_proj", "attn_output"), c_.hidden, c_.q_rows()));
-    MC_TRY(const WeightPart gate,
-           part(named("mlp.gate_proj", "ffn_gate"), c_.intermediate, c_.hidden));
-    MC_TRY(const WeightPart up, part(named("mlp.up_proj", "ffn_up"), c_.intermediate, c_.hidden));
-    MC_TRY(const WeightPart down,
-           part(named("mlp.down_proj", "ffn_down"), c_.hidden, c_.intermediate));
-    q.interleaved = k.interleaved = gguf_ && c_.family == Family::kLlama;
-    LayerSources l;
-    MC_TRY(l.attention_norm, vector(named("input_layernorm", "attn_norm")));
-    MC_TRY(l.mlp_norm, vector(named("post_attention_layernorm", "ffn_norm")));
-    if (c_.qkv_bias()) {
-      MC_TRY(l.qkv_bias, qkv_bias(base));
-    }
-    l.qkv = source({q, k, v}, c_.hidden, 1);
+  std::string named(const char* name) const { return layer_ + name + ".weight"; }
+
+  Result<> attention(LayerSources& l) {
+    MC_TRY(const WeightPart o, part(named(names_.output), c_.hidden, c_.q_rows()));
     l.output = source({o}, c_.q_rows(), segments_of(c_.q_rows()));
+    if (c_.parts().fused) {
+      const uint32_t rows = c_.q_rows() + 2 * c_.kv_rows();
+      MC_TRY(const WeightPart qkv, part(named(names_.fused_qkv), rows, c_.hidden));
+      l.qkv = source({qkv}, c_.hidden, 1);
+      return {};
+    }
+    MC_TRY(WeightPart q, part(named(names_.q), c_.q_rows(), c_.hidden));
+    MC_TRY(WeightPart k, part(named(names_.k), c_.kv_rows(), c_.hidden));
+    MC_TRY(const WeightPart v, part(named(names_.v), c_.kv_rows(), c_.hidden));
+    q.interleaved = k.interleaved = gguf_ && c_.parts().pairs;
+    l.qkv = source({q, k, v}, c_.hidden, 1);
+    if (c_.qkv_bias()) {
+      MC_TRY(l.qkv_bias, qkv_bias());
+    }
+    return {};
+  }
+
+  Result<> norms(LayerSources& l) {
+    MC_TRY(l.attention_norm, norm(named(names_.attention_norm), c_.hidden));
+    MC_TRY(l.mlp_norm, norm(named(names_.mlp_norm), c_.hidden));
+    if (c_.parts().qk_norm) {
+      MC_TRY(l.query_norm, norm(named(names_.q_norm), c_.head_dim));
+      MC_TRY(l.key_norm, norm(named(names_.k_norm), c_.head_dim));
+    }
+    if (c_.parts().post_norms) {
+      MC_TRY(l.post_attention_norm, norm(named(names_.post_attention_norm), c_.hidden));
+      MC_TRY(l.post_mlp_norm, norm(named(names_.post_mlp_norm), c_.hidden));
+    }
+    return {};
+  }
+
+  Result<> mlp(LayerSources& l) {
+    const uint32_t inner = c_.intermediate;
+    MC_TRY(const WeightPart down, part(named(names_.down), c_.hidden, inner));
+    l.down = source({down}, inner, segments_of(inner));
+    if (c_.parts().fused) {
+      MC_TRY(const WeightPart both, part(named(names_.fused_gate_up), 2 * inner, c_.hidden));
+      l.gate_up = source({both}, c_.hidden, 1);
+      return {};
+    }
+    MC_TRY(const WeightPart gate, part(named(names_.gate), inner, c_.hidden));
+    MC_TRY(const WeightPart up, part(named(names_.up), inner, c_.hidden));
     l.gate_up = source({gate, up}, c_.hidden, 1);
-    l.down = source({down}, c_.intermediate, segments_of(c_.intermediate));
-    return l;
+    return {};
+  }
+
+  Result<> experts(LayerSources& l) {
+    MC_TRY(const WeightPart router, part(named(names_.router), c_.experts.count, c_.hidden));
+    l.router = source({router}, c_.hidden, 1);
+    const uint32_t inner = c_.experts.inner, shared = c_.experts.shared;
+    for (uint32_t e = 0; e < c_.experts.count; ++e) {
+      MC_TRY(const WeightPart gate, expert(e, "gate", "w1", inner, c_.hidden));
+      MC_TRY(const WeightPart up, expert(e, "up", "w3", inner, c_.hidden));
+      MC_TRY(const WeightPart down, expert(e, "down", "w2", c_.hidden, inner));
+      l.experts.push_back(
+          {source({gate, up}, c_.hidden, 1), source({down}, inner, segments_of(inner))});
+    }
+    if (shared == 0) return {};
+    MC_TRY(const WeightPart gate, part(named(names_.shared_gate), shared, c_.hidden));
+    MC_TRY(const WeightPart up, part(named(names_.shared_up), shared, c_.hidden));
+    MC_TRY(const WeightPart down, part(named(names_.shared_down), c_.hidden, shared));
+    l.gate_up = source({gate, up}, c_.hidden, 1);
+    l.down = source({down}, shared, segments_of(shared));
+    if (gguf_) {
+      MC_TRY(l.shared_gate, vector(named(names_.shared_share), c_.hidden));
+      return {};
+    }
+    MC_TRY(const WeightPart share, part(named(names_.shared_share), 1, c_.hidden));
+    l.shared_gate.resize(c_.hidden);
+    source({share}, c_.hidden, 1).read(0, l.shared_gate.data());
+    return {};
+  }
+
+  // A matrix of one expert: a tensor of its own, or a part of one of all experts.
+  Result<WeightPart> expert(uint32_t e, const char* name, const char* mixtral, uint32_t rows,
+                            uint32_t columns) const {
+    if (gguf_) {
+      MC_TRY(const Tensor* t, set_.find(layer_ + "ffn_" + name + "_exps.weight",
+                                        std::array<uint64_t, 3>{c_.experts.count, rows, columns}));
+      return WeightPart{t, rows, e * rows};
+    }
+    const std::string number = std::to_string(e);
+    return part(c_.family == Family::kMixtral
+                    ? layer_ + "block_sparse_moe.experts." + number + "." + mixtral + ".weight"
+                    : layer_ + "mlp.experts." + number + "." + name + "_proj.weight",
+                rows, columns);
   }
 
   Result<WeightPart> part(const std::string& name, uint32_t rows, uint32_t columns) const {
     MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 2>{rows, columns}));
     return WeightPart{t, rows};
   }
-  Result<std::vector<float>> qkv_bias(const std::string& base) const {
+  Result<std::vector<float>> qkv_bias() const {
     std::vector<float> all;
-    for (const char x : {'q', 'k', 'v'}) {
-      const std::string name = gguf_ ? strf("attn_%c.bias", x) : strf("self_attn.%c_proj.bias", x);
-      MC_TRY(const auto values, vector(base + name, x == 'q' ? c_.q_rows() : c_.kv_rows()));
+    for (const char* name : {names_.q, names_.k, names_.v}) {
+      const uint32_t rows = name == names_.q ? c_.q_rows() : c_.kv_rows();
+      MC_TRY(const auto values, vector(layer_ + name + ".bias", rows));
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
   }
-  Result<std::vector<float>> vector(const std::string& name) const {
-    return vector(name, c_.hidden);
+  Result<std::vector<float>> norm(const std::string& name, uint32_t n) const {
+    MC_TRY(auto values, vector(name, n));
+    if (c_.parts().one_plus && !gguf_)  // converters to GGUF have added it
+      for (float& v : values) v += 1.0f;
+    return values;
   }
   Result<std::vector<float>> vector(const std::string& name, uint32_t n) const {
     MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 1>{n}));
@@ -112,6 +227,7 @@ class WeightReader {
         const uint32_t half = d / 2, j = n % d;
         n = n - j + (j < half ? 2 * j : 2 * (j - half) + 1);
       }
+      n += p->first;
       const DType type = *p->tensor->type;
       to_floats(type, p->tensor->bytes.data() + size_t{n} * columns * size_of(type), out, columns);
     };
@@ -121,15 +237,19 @@ class WeightReader {
   const TensorSet& set_;
   const ModelConfig& c_;
   const bool gguf_;
+  const TensorNames names_;
   const LayerRange wanted_;
+  std::string layer_;  // what the names of its tensors begin with
 };
 
 }  // namespace
 
 size_t Weights::bytes() const {
   size_t n = embedding.bytes() + head.bytes();
-  for (const LayerWeights& l : layers)
-    n += l.qkv.bytes() + l.output.bytes() + l.gate_up.bytes() + l.down.bytes();
+  for (const LayerWeights& l : layers) {
+    n += l.qkv.bytes() + l.output.bytes() + l.gate_up.bytes() + l.down.bytes() + l.router.bytes();
+    for (const MlpWeights& e : l.experts) n += e.gate_up.bytes() + e.down.bytes();
+  }
   return n;
 }
 
@@ -145,9 +265,17 @@ Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threa
     return Matrix::pack(s.rows, s.columns, type, s.segments, s.read, threads);
   };
   Weights w{pack(sources.embedding), pack(sources.head), sources.norm, {}};
-  for (const LayerSources& l : sources.layers)
-    w.layers.push_back({pack(l.qkv), pack(l.output), pack(l.gate_up), pack(l.down),
-                        l.attention_norm, l.mlp_norm, l.qkv_bias});
+  for (const LayerSources& from : sources.layers) {
+    LayerWeights l;
+    static_cast<LayerVectors&>(l) = from;
+    l.qkv = pack(from.qkv);
+    l.output = pack(from.output);
+    l.gate_up = pack(from.gate_up);
+    l.down = pack(from.down);
+    l.router = pack(from.router);
+    for (const MlpSources& e : from.experts) l.experts.push_back({pack(e.gate_up), pack(e.down)});
+    w.layers.push_back(std::move(l));
+  }
   return w;
 }
 
@@ -165,6 +293,7 @@ DType memory_type(const TensorSet& set) {
 }
 
 WeightSources random_sources(const ModelConfig& c, uint64_t seed, LayerRange wanted) {
+  MC_CHECK(parts_beyond_llama(c).empty());
   uint64_t matrix = 0;
   bool want = true;
   const auto make = [&](uint32_t rows, uint32_t columns, uint32_t segments) {

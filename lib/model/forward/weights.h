@@ -22,9 +22,20 @@ struct Source {
   uint32_t segments = 1;           // into how many parts a sum is cut (PanelJob)
   Matrix::RowReader read;          // any thread, several at once
 };
-struct LayerSources {
-  Source qkv, output, gate_up, down;  // as in LayerWeights
-  std::vector<float> attention_norm, mlp_norm, qkv_bias;
+// Small vectors of a layer. Empty: the model has none.
+struct LayerVectors {
+  std::vector<float> attention_norm, mlp_norm;                // of what attention and MLP are given
+  std::vector<float> qkv_bias;                                // added to what qkv gives
+  std::vector<float> query_norm{}, key_norm{};                // of each head, before it turns
+  std::vector<float> post_attention_norm{}, post_mlp_norm{};  // of what they give
+  std::vector<float> shared_gate{};  // the shared expert's share is the sigmoid of its product
+};
+struct MlpSources {
+  Source gate_up, down;
+};
+struct LayerSources : LayerVectors {
+  Source qkv, output, gate_up, down, router;  // as in LayerWeights
+  std::vector<MlpSources> experts{};
 };
 struct WeightSources {
   Source embedding, head;
@@ -32,13 +43,17 @@ struct WeightSources {
   std::vector<LayerSources> layers;
 };
 
-struct LayerWeights {
-  Matrix qkv;      // query heads, then key heads, then value heads; from hidden
-  Matrix output;   // from the query heads' values to hidden
+struct MlpWeights {
   Matrix gate_up;  // gate, then up; from hidden
   Matrix down;     // from intermediate to hidden
-  std::vector<float> attention_norm, mlp_norm;
-  std::vector<float> qkv_bias;  // added to what qkv gives; empty: none
+};
+struct LayerWeights : LayerVectors {
+  Matrix qkv;     // query heads, then key heads, then value heads; from hidden
+  Matrix output;  // from the query heads' values to hidden
+  // As MlpWeights. Of a layer of experts: those of the expert that all rows share, or empty.
+  Matrix gate_up, down;
+  Matrix router{};  // from hidden, a row an expert; empty: a layer with one MLP
+  std::vector<MlpWeights> experts{};
 };
 
 struct Weights {
@@ -62,7 +77,8 @@ struct LayerRange {
 
 Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
                                      Naming naming, LayerRange wanted = {});
-// Uniform numbers from the seed, scaled so that activations stay in range.
+// Uniform numbers from the seed, scaled so that activations stay in range. Requires: nothing beyond
+// LLaMA's parts (parts_beyond_llama).
 WeightSources random_sources(const ModelConfig& config, uint64_t seed, LayerRange wanted = {});
 
 // `type`: f32 or bf16 in memory.

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "model/files/dtype.h"
+#include "model/files/families.h"
 
 namespace mc::model {
 
@@ -60,12 +61,17 @@ struct Kernels {
   void (*round)(const float* x, size_t n, uint16_t* out);
   // out = x / rms(x) * weight. out may be x.
   void (*normalize)(const float* x, const float* weight, size_t n, double eps, float* out);
-  // out[i] = silu(gate[i]) * up[i]
-  void (*gate)(const float* gate, const float* up, size_t n, float* out);
+  // out[i] = activation(gate[i]) * up[i]
+  void (*gate)(const float* gate, const float* up, size_t n, Activation activation, float* out);
   // One tile of `count` (1 to kTile) keys and values, rows of `dim` floats (a multiple of kLanes,
   // the padding zero), added to a query's attention; `first` tile: begins it. The query is scaled.
+  // `cap` above 0: a score s becomes cap x tanh(s / cap).
   void (*attend)(const float* query, const float* keys, const float* values, uint32_t count,
-                 uint32_t dim, bool first, Attention& a);
+                 uint32_t dim, bool first, float cap, Attention& a);
+  // x[i] = cap x tanh(x[i] / cap)
+  void (*soft_cap)(float* x, size_t n, float cap);
+  // x[i] = e^x[i], for x up to 88; below -87 it is as for -87.
+  void (*exponential)(float* x, size_t n);
 };
 
 // Best first; the last needs nothing special.

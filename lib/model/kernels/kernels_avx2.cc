@@ -82,7 +82,7 @@ struct V {
 
 }  // namespace
 
-const Kernels kKernels{"avx2", multiply, round, normalize, gate, attend};
+const Kernels kKernels{"avx2", multiply, round, normalize, gate, attend, soft_cap, exponentials};
 
 }  // namespace mc::model::avx2
 

@@ -29,7 +29,7 @@ namespace {
 
 }  // namespace
 
-const Kernels kKernels{"avx512", multiply, round, normalize, gate, attend};
+const Kernels kKernels{"avx512", multiply, round, normalize, gate, attend, soft_cap, exponentials};
 
 }  // namespace mc::model::avx512
 

@@ -32,7 +32,8 @@ namespace {
 
 }  // namespace
 
-const Kernels kKernels{"avx512bf16", multiply, round, normalize, gate, attend};
+const Kernels kKernels{"avx512bf16", multiply, round,    normalize,
+                       gate,         attend,   soft_cap, exponentials};
 
 }  // namespace mc::model::avx512bf16
 

@@ -192,19 +192,58 @@ void normalize(const float* x, const float* w, size_t n, double eps, float* out)
                rest);
 }
 
-[[gnu::always_inline]] inline V silu_times(V g, V up) {
-  const V low = V::greater_of(V::all(-80.0f), g);
-  const V e = exponential(V::sub(V::zero(), V::lesser_of(V::all(80.0f), low)));
-  return V::mul(V::div(g, V::add(V::all(1.0f), e)), up);
+// Applies f to n floats, 16 at a time: out[i] = f(a[i], b[i]).
+template <class F>
+[[gnu::always_inline]] inline void each_of(const float* a, const float* b, size_t n, float* out,
+                                           F f) {
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(V::load(a + i), V::load(b + i)).store(out + i);
+  const auto rest = static_cast<uint32_t>(n - i);
+  if (rest > 0) store_some(f(load_some(a + i, rest), load_some(b + i, rest)), out + i, rest);
 }
 
-void gate(const float* g, const float* up, size_t n, float* out) {
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) silu_times(V::load(g + i), V::load(up + i)).store(out + i);
-  const auto rest = static_cast<uint32_t>(n - i);
-  if (rest > 0)
-    store_some(silu_times(load_some(g + i, rest), load_some(up + i, rest)), out + i, rest);
+// x / (1 + e^-t)
+[[gnu::always_inline]] inline V times_sigmoid(V x, V t) {
+  t = V::lesser_of(V::all(80.0f), V::greater_of(V::all(-80.0f), t));
+  return V::div(x, V::add(V::all(1.0f), exponential(V::sub(V::zero(), t))));
 }
+
+struct SiluTimes {
+  [[gnu::always_inline]] V operator()(V g, V up) const { return V::mul(times_sigmoid(g, g), up); }
+};
+
+// GELU by tanh: x (1 + tanh(u)) / 2 = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeluTimes {
+  [[gnu::always_inline]] V operator()(V g, V up) const {
+    const V slope = V::fma(V::mul(g, g), V::all(0.0713548162726f), V::all(1.59576912160573f));
+    return V::mul(times_sigmoid(g, V::mul(g, slope)), up);
+  }
+};
+
+void gate(const float* g, const float* up, size_t n, Activation activation, float* out) {
+  if (activation == Activation::kSilu)
+    each_of(g, up, n, out, SiluTimes());
+  else
+    each_of(g, up, n, out, GeluTimes());
+}
+
+// cap x tanh(x / cap), as 1 - 2 / (1 + e^2t).
+[[gnu::always_inline]] inline V capped(V x, V cap) {
+  const V t = V::div(V::add(x, x), cap);
+  const V e = exponential(V::lesser_of(V::all(40.0f), V::greater_of(V::all(-40.0f), t)));
+  return V::mul(cap, V::sub(V::all(1.0f), V::div(V::all(2.0f), V::add(V::all(1.0f), e))));
+}
+
+struct Cap {
+  float cap;
+  [[gnu::always_inline]] V operator()(V x, V) const { return capped(x, V::all(cap)); }
+};
+struct Exponential {
+  [[gnu::always_inline]] V operator()(V x, V) const { return exponential(x); }
+};
+
+void soft_cap(float* x, size_t n, float cap) { each_of(x, x, n, x, Cap{cap}); }
+void exponentials(float* x, size_t n) { each_of(x, x, n, x, Exponential()); }
 
 template <uint32_t kWide>
 [[gnu::always_inline]] inline void add_values(const float* p, const float* values, uint32_t count,
@@ -220,7 +259,7 @@ template <uint32_t kWide>
 }
 
 void attend(const float* query, const float* keys, const float* values, uint32_t count,
-            uint32_t dim, bool first, Attention& a) {
+            uint32_t dim, bool first, float cap, Attention& a) {
   float p[kTile];
   float most = first ? -__builtin_inff() : a.most;
   for (uint32_t t = 0; t < count; ++t) {
@@ -228,8 +267,9 @@ void attend(const float* query, const float* keys, const float* values, uint32_t
     for (uint32_t d = 0; d < dim; d += kLanes)
       sum = V::fma(V::load(query + d), V::load(keys + t * dim + d), sum);
     p[t] = sum.sum();
-    most = p[t] > most ? p[t] : most;
   }
+  if (cap > 0) soft_cap(p, count, cap);
+  for (uint32_t t = 0; t < count; ++t) most = p[t] > most ? p[t] : most;
   for (uint32_t t = count; t < kTile; ++t) p[t] = most;
   const V top = V::all(most);
   V total = V::zero();

@@ -86,6 +86,6 @@ struct V {
 
 }  // namespace
 
-const Kernels kKernels{"plain", multiply, round, normalize, gate, attend};
+const Kernels kKernels{"plain", multiply, round, normalize, gate, attend, soft_cap, exponentials};
 
 }  // namespace mc::model::plain

@@ -7,14 +7,15 @@ namespace {
 constexpr size_t kRotationStep = 256;
 }  // namespace
 
-RotaryEmbedding::RotaryEmbedding(const ModelConfig& config) : pairs_(config.head_dim / 2) {
-  const auto speeds = rope_frequencies(config.rope, config.head_dim);
+RotaryEmbedding::RotaryEmbedding(const Rope& rope, uint32_t head_dim, uint64_t positions)
+    : pairs_(rope.turned(head_dim) / 2) {
+  const auto speeds = rope_frequencies(rope, head_dim);
   const auto rotation = [](double angle) { return std::complex(std::cos(angle), std::sin(angle)); };
   for (size_t i = 0; i < kRotationStep; ++i)
     for (const double s : speeds) fine_.push_back(rotation(s * static_cast<double>(i)));
-  for (size_t i = 0; i <= config.context_max / kRotationStep; ++i)
+  for (size_t i = 0; i <= positions / kRotationStep; ++i)
     for (const double s : speeds)
-      coarse_.push_back(config.rope.scale * rotation(s * static_cast<double>(i * kRotationStep)));
+      coarse_.push_back(rope.scale * rotation(s * static_cast<double>(i * kRotationStep)));
 }
 
 void RotaryEmbedding::at(size_t position, std::complex<float>* rotations) const {

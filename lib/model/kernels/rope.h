@@ -12,7 +12,9 @@ namespace mc::model {
 
 class RotaryEmbedding {
  public:
-  explicit RotaryEmbedding(const ModelConfig& config);  // for positions up to its context_max
+  explicit RotaryEmbedding(const ModelConfig& config)
+      : RotaryEmbedding(config.rope, config.head_dim, config.context_max) {}
+  RotaryEmbedding(const Rope& rope, uint32_t head_dim, uint64_t positions);
   size_t pairs() const { return pairs_; }
   void at(size_t position, std::complex<float>* rotations) const;  // of each pair
 

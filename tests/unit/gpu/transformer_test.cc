@@ -105,6 +105,22 @@ TEST_CASE("full, busy and lost devices return their codes, and nothing hangs") {
   again.gpu->drain();
 }
 
+TEST_CASE("a model with parts beyond LLaMA's is refused by what it has") {
+  model::ThreadPool threads(1);
+  const model::WeightSources sources = model::random_sources(small_config(), 7);
+  model::ModelConfig c = small_config();
+  c.layer_kinds.resize(c.layers);
+  c.layer_kinds[1].window = 100;
+  const auto open = [&] {
+    return Transformer::open(device::open_kind("stand-in"), c, sources, DType::kF32,
+                             {DType::kF32, 16}, threads, {});
+  };
+  CHECK(open().error().code == Code::kUnsupported);
+  CHECK(open().error().what.find("sliding windows") != std::string::npos);
+  c.layer_kinds.clear();
+  CHECK(open().has_value());
+}
+
 TEST_CASE(
     "on the tensor cores logits are near the CPU's, and do not depend on how a prompt is cut") {
   model::ModelConfig c = small_config();

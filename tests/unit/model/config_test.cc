@@ -57,10 +57,13 @@ TEST_CASE("Qwen2 adds to queries, keys and values, and its window counts where i
   REQUIRE_MESSAGE(c.has_value(), c.error().what);
   CHECK(c->qkv_bias());
   CHECK(c->parameters() == parameters + 5 * (64 + 2 * 32));
+  CHECK(c->layer_kinds.empty());
   json["use_sliding_window"] = true;
+  json["max_window_layers"] = 3;
   const auto windowed = parse_config(json);
-  REQUIRE_FALSE(windowed.has_value());
-  CHECK(has(windowed.error().what, "'sliding_window' 100"));
+  REQUIRE_MESSAGE(windowed.has_value(), windowed.error().what);
+  CHECK(windowed->kind(2).window == 0);
+  CHECK(windowed->kind(3).window == 100);
   json = good();
   json.erase("architectures");
   json["model_type"] = "qwen2";
@@ -92,6 +95,77 @@ TEST_CASE(
   CHECK(has(refusal("rope_scaling", Json{{"rope_type", "linear"}}), "factor"));
   CHECK(has(refusal("quantization_config", Json{{"bits", 4}}), "quantized"));
   CHECK_FALSE(parse_config(Json::array()).has_value());
+}
+
+TEST_CASE(
+    "`layer_types` says which layers have a window, and of a kind that is not known is refused") {
+  Json json = good();
+  json["architectures"] = Json::array({"Qwen3ForCausalLM"});
+  json.update({{"use_sliding_window", true}, {"sliding_window", 100}, {"max_window_layers", 0}});
+  const char *const full = "full_attention", *const slides = "sliding_attention";
+  json["layer_types"] = {full, slides, full, full, slides};
+  const auto c = parse_config(json);
+  REQUIRE_MESSAGE(c.has_value(), c.error().what);
+  for (uint32_t i = 0; i < 5; ++i) CHECK(c->kind(i).window == (i == 1 || i == 4 ? 100 : 0));
+  json["layer_types"] = {full, slides, full, full, "chunked_attention"};
+  CHECK(has(parse_config(json).error().what, "chunked_attention"));
+  json["layer_types"] = {full};
+  CHECK(has(parse_config(json).error().what, "no list of 5 layers"));
+}
+
+// As transformers 5 writes it.
+TEST_CASE("Gemma 3's two rotations are read from one object as well") {
+  Json json = good();
+  json["architectures"] = Json::array({"Gemma3ForCausalLM"});
+  json["hidden_act"] = "gelu_pytorch_tanh";
+  json["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"rope_theta", 5e5}, {"factor", 8.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}};
+  const auto c = parse_config(json);
+  REQUIRE_MESSAGE(c.has_value(), c.error().what);
+  CHECK(c->rope.theta == 5e5);
+  CHECK(c->rope.factor == 8);
+  CHECK(c->local_rope.theta == 2e4);
+  json["rope_parameters"].erase("full_attention");
+  CHECK(has(parse_config(json).error().what, "full_attention"));
+  json.erase("rope_parameters");
+  json["use_bidirectional_attention"] = true;
+  CHECK(has(parse_config(json).error().what, "use_bidirectional_attention"));
+  json.erase("use_bidirectional_attention");
+  json["hidden_act"] = "silu";
+  CHECK(has(parse_config(json).error().what, "gelu_pytorch_tanh"));
+}
+
+TEST_CASE("experts, lists of layers and divisors that contradict the model are refused") {
+  const auto of = [](const char* architecture, Json more) {
+    Json json = good();
+    json["architectures"] = Json::array({architecture});
+    json.update(more);
+    const auto c = parse_config(json);
+    return c ? std::string() : c.error().what;
+  };
+  const Json experts = {
+      {"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 8}};
+  CHECK(of("Qwen3MoeForCausalLM", experts).empty());
+  const auto with = [&](const char* key, const Json& value) {
+    Json changed = experts;
+    changed[key] = value;
+    return of("Qwen3MoeForCausalLM", changed);
+  };
+  CHECK(has(with("num_experts_per_tok", 5), "'num_experts_per_tok' is 5, want 1 to 4"));
+  CHECK(has(with("mlp_only_layers", Json::array({5})), "below 5"));
+  CHECK(has(with("mlp_only_layers", 3), "mlp_only_layers"));
+  CHECK(has(of("MixtralForCausalLM", Json::object()), "'num_local_experts' is missing"));
+  CHECK(has(of("SmolLM3ForCausalLM", {{"no_rope_layers", {1, 0}}}), "no list of 5 layers"));
+  const auto phi = [&](const Json& scaling, double share = 1) {
+    return of("Phi3ForCausalLM", {{"rope_scaling", scaling},
+                                  {"original_max_position_embeddings", 64},
+                                  {"partial_rotary_factor", share}});
+  };
+  CHECK(has(phi({{"type", "longrope"}, {"long_factor", {1, 1}}}), "list of 4 numbers"));
+  CHECK(has(phi({{"type", "longrope"}, {"long_factor", {1, 1, 0, 1}}}), "above 0"));
+  CHECK(has(phi(nullptr, 1.5), "partial_rotary_factor"));
+  CHECK(has(of("LlamaForCausalLM", {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor"));
 }
 
 TEST_CASE("Llama 3's scaling keeps short waves, stretches long ones and blends between") {

@@ -1,0 +1,206 @@
+// The configuration of a GGUF file, by the keys and the tensors that llama.cpp's converter writes.
+#include <algorithm>
+#include <cmath>
+
+#include "base/units.h"
+#include "model/files/config_values.h"
+#include "model/files/gguf.h"
+
+namespace mc::model {
+namespace {
+
+using ull = unsigned long long;
+
+class GgufConfig {
+ public:
+  GgufConfig(const Gguf& file, std::string architecture)
+      : g_(file), of_(std::move(architecture) + ".") {}
+
+  Result<ModelConfig> read(Family family) {
+    c_.family = family;
+    MC_TRY_(sizes());
+    MC_TRY_(experts());
+    MC_TRY_(turns());
+    MC_TRY_(windows());
+    MC_TRY_(gemma());
+    if (const double* eps = floating("attention.layer_norm_rms_epsilon")) c_.norm_eps = *eps;
+    if (!(c_.rope.theta > 0) || !(c_.norm_eps > 0))
+      return fail(Code::kInvalid, "RoPE base %g and epsilon %g: want both above 0", c_.rope.theta,
+                  c_.norm_eps);
+    c_.tied = !g_.tensors.contains("output.weight");
+    c_.bos = token("bos_token_id");
+    for (const char* name : {"eos_token_id", "eot_token_id"})
+      if (const int32_t id = token(name); id >= 0) c_.eos.push_back(id);
+    MC_TRY_(check_config(c_));
+    return c_;
+  }
+
+ private:
+  std::string key(const char* name) const { return of_ + name; }
+  const double* floating(const char* name) const { return gguf_value<double>(g_, key(name)); }
+  bool has(const char* name) const { return g_.metadata.contains(key(name)); }
+  Result<> small(const char* name, uint64_t fallback, uint64_t most, uint32_t& out) const {
+    MC_TRY(const uint64_t n, gguf_number(g_, key(name), fallback, most));
+    out = static_cast<uint32_t>(n);
+    return {};
+  }
+  int32_t token(const char* name) const {
+    const int64_t* id = gguf_value<int64_t>(g_, std::string("tokenizer.ggml.") + name);
+    return id != nullptr && *id >= 0 && *id < c_.vocab ? static_cast<int32_t>(*id) : -1;
+  }
+
+  Result<> sizes() {
+    const auto* pieces = gguf_value<std::vector<std::string>>(g_, "tokenizer.ggml.tokens");
+    MC_TRY_(small("vocab_size", pieces == nullptr ? 0 : pieces->size(), 1u << 24, c_.vocab));
+    MC_TRY_(small("embedding_length", 0, 1u << 20, c_.hidden));
+    MC_TRY_(small("feed_forward_length", 0, 1u << 22, c_.intermediate));
+    MC_TRY_(small("block_count", 0, 1000, c_.layers));
+    MC_TRY_(small("attention.head_count", 0, 1024, c_.heads));
+    MC_TRY_(small("attention.head_count_kv", c_.heads, 1024, c_.kv_heads));
+    MC_TRY_(small("attention.key_length", std::max(1u, c_.hidden / c_.heads), 1024, c_.head_dim));
+    uint32_t value_dim = 0;
+    MC_TRY_(small("attention.value_length", c_.head_dim, 1024, value_dim));
+    if (value_dim != c_.head_dim)
+      return fail(Code::kUnsupported, "keys of %u numbers and values of %u: want as many",
+                  c_.head_dim, value_dim);
+    MC_TRY(c_.context_max, gguf_number(g_, key("context_length"), 0, uint64_t{1} << 30));
+    return {};
+  }
+
+  Result<> experts() {
+    if (!has("expert_count")) return {};
+    const int64_t* const count = gguf_value<int64_t>(g_, key("expert_count"));
+    if (count != nullptr && *count == 0) return {};
+    if (c_.family == Family::kLlama) c_.family = Family::kMixtral;
+    Experts& e = c_.experts;
+    MC_TRY_(small("expert_count", 0, 4096, e.count));
+    MC_TRY_(small("expert_used_count", 0, e.count, e.used));
+    MC_TRY_(small("expert_feed_forward_length", c_.intermediate, 1u << 22, e.inner));
+    e.normalized = c_.family != Family::kQwen2Moe;
+    if (const bool* norm = gguf_value<bool>(g_, key("expert_weights_norm"))) e.normalized = *norm;
+    if (c_.family != Family::kQwen2Moe) return {};
+    const auto up = g_.tensors.find("blk.0.ffn_up_shexp.weight");
+    const bool there = up != g_.tensors.end() && up->second.shape.size() == 2;
+    return small("expert_shared_feed_forward_length", there ? up->second.shape[0] : 0, 1u << 22,
+                 e.shared);
+  }
+
+  Result<> turns() {
+    Rope& rope = c_.rope;
+    if (const double* theta = floating("rope.freq_base")) rope.theta = *theta;
+    MC_TRY(const uint64_t turned, gguf_number(g_, key("rope.dimension_count"), c_.head_dim, 1024));
+    if (turned != c_.head_dim) {
+      if (c_.family != Family::kPhi3)
+        return fail(Code::kUnsupported, "RoPE over %llu of %u dimensions: want all",
+                    static_cast<ull>(turned), c_.head_dim);
+      rope.dims = static_cast<uint32_t>(turned);
+    }
+    const std::string* kind = gguf_value<std::string>(g_, key("rope.scaling.type"));
+    if (kind != nullptr && (*kind == "linear" || *kind == "yarn")) {
+      const double* factor = floating("rope.scaling.factor");
+      if (factor == nullptr || !(*factor > 0))
+        return fail(Code::kInvalid, "'%srope.scaling.factor' is missing, or not above 0",
+                    of_.c_str());
+      rope.factor = *factor;
+      rope.scaling = *kind == "linear" ? RopeScaling::kLinear : RopeScaling::kYarn;
+      if (*kind == "yarn") {
+        MC_TRY(rope.original_context,
+               gguf_number(g_, key("rope.scaling.original_context_length"), 0, uint64_t{1} << 30));
+        rope.scale = 1 + 0.1 * std::log(std::max(1.0, rope.factor));
+      }
+    } else if (kind != nullptr && *kind != "none" && *kind != "longrope") {
+      return fail(Code::kUnsupported, "RoPE scaling '%s': want none, linear, yarn or longrope",
+                  escape(*kind).c_str());
+    }
+    if (g_.tensors.contains("rope_factors_long.weight")) return longrope();
+    return divisors("rope_freqs.weight");
+  }
+
+  // As of a HF folder: which list holds depends on the length that is served.
+  Result<> longrope() {
+    MC_TRY(const uint64_t original, gguf_number(g_, key("rope.scaling.original_context_length"),
+                                                c_.context_max, uint64_t{1} << 30));
+    const double factor = static_cast<double>(c_.context_max) / static_cast<double>(original);
+    c_.rope.scale = longrope_scale(factor, original);
+    if (const double* scale = floating("rope.scaling.attn_factor")) c_.rope.scale = *scale;
+    if (!(c_.rope.scale > 0 && c_.rope.scale < 1e6))
+      return fail(Code::kInvalid, "'%srope.scaling.attn_factor' is %g: want a number above 0",
+                  of_.c_str(), c_.rope.scale);
+    return divisors(factor > 1 ? "rope_factors_long.weight" : "rope_factors_short.weight");
+  }
+
+  Result<> divisors(const char* name) {
+    const auto it = g_.tensors.find(name);
+    if (it == g_.tensors.end()) return {};
+    const Tensor& t = it->second;
+    const uint32_t pairs = c_.rope.turned(c_.head_dim) / 2;
+    if (t.type != DType::kF32 || t.shape != std::vector<uint64_t>{pairs})
+      return fail(Code::kInvalid, "tensor '%s' is %s %s, want f32 [%u]", name, t.type_text.c_str(),
+                  shape_text(t.shape).c_str(), pairs);
+    std::vector<float> values(pairs);
+    to_floats(DType::kF32, t.bytes.data(), values.data(), values.size());
+    for (const float d : values)
+      if (!(d > 0))
+        return fail(Code::kInvalid, "tensor '%s' holds %g, want numbers above 0", name, double{d});
+    c_.rope.divisors.assign(values.begin(), values.end());
+    return {};
+  }
+
+  Result<> windows() {
+    uint64_t window = 0;
+    if (has("attention.sliding_window")) {
+      const int64_t* n = gguf_value<int64_t>(g_, key("attention.sliding_window"));
+      if (n == nullptr || *n < 0)
+        return fail(Code::kInvalid, "'%sattention.sliding_window' is no whole number", of_.c_str());
+      window = static_cast<uint64_t>(*n) < c_.context_max ? static_cast<uint64_t>(*n) : 0;
+    }
+    if (window != 0 && c_.family == Family::kLlama) c_.family = Family::kMistral;
+    if (window != 0 && c_.parts().windows == Windows::kUpper)
+      return fail(Code::kUnsupported,
+                  "'%sattention.sliding_window' is %llu: want none, or a HF folder that says which "
+                  "layers have it",
+                  of_.c_str(), static_cast<ull>(window));
+    c_.layer_kinds = family_kinds(c_, window, c_.layers);
+    return {};
+  }
+
+  Result<> gemma() {
+    if (c_.family != Family::kGemma2 && c_.family != Family::kGemma3) return {};
+    const bool second = c_.family == Family::kGemma2;
+    const double* cap = floating("attn_logit_softcapping");
+    c_.attention_cap = cap != nullptr ? *cap : second ? 50 : 0;
+    cap = floating("final_logit_softcapping");
+    c_.logit_cap = cap != nullptr ? *cap : second ? 30 : 0;
+    if (!(c_.attention_cap >= 0) || !(c_.logit_cap >= 0))
+      return fail(Code::kInvalid, "soft caps of %g and %g: want 0 or more", c_.attention_cap,
+                  c_.logit_cap);
+    // The metadata does not say it: the models of 27 billion differ from the others.
+    const bool largest = c_.layers == (second ? 46 : 62);
+    c_.query_scalar = largest ? c_.hidden / c_.heads : c_.head_dim;
+    c_.embedding_scale = std::sqrt(static_cast<double>(c_.hidden));
+    if (const double* theta = floating("rope.freq_base_swa")) c_.local_rope.theta = *theta;
+    if (!(c_.local_rope.theta > 0))
+      return fail(Code::kInvalid, "'%srope.freq_base_swa' is %g: want it above 0", of_.c_str(),
+                  c_.local_rope.theta);
+    return {};
+  }
+
+  const Gguf& g_;
+  const std::string of_;
+  ModelConfig c_;
+};
+
+}  // namespace
+
+Result<ModelConfig> gguf_config(const Gguf& g) {
+  const std::string* kind = gguf_value<std::string>(g, "general.architecture");
+  const auto family = kind == nullptr ? std::nullopt : family_of_gguf(*kind);
+  if (!family)
+    return fail(Code::kUnsupported,
+                "architecture '%s': the cpu engine computes %s; serve another with an external "
+                "engine",
+                kind == nullptr ? "" : escape(*kind).c_str(), known_gguf_names().c_str());
+  return GgufConfig(g, *kind).read(*family);
+}
+
+}  // namespace mc::model
