@@ -1,0 +1,144 @@
+// mc's CPU engine as a worker of bench/run peers: it opens a model file, and times prompts and
+// decoding. A line of its input is a JSON list, a method and its arguments; a line of its output is
+// {"is": ...} or {"failed": text}, as those of bench/peers/worker.py.
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/time.h"
+#include "model/forward/model.h"
+#include "model/forward/transformer.h"
+
+namespace mc {
+namespace {
+
+constexpr uint32_t kBlock = 64;
+constexpr size_t kChunk = 512;  // tokens through the layers at a time, as llama.cpp's n_batch
+
+class Peer {
+ public:
+  Result<Json> call(const std::string& method, const Json& given) {
+    if (method == "open") return open(given);
+    if (model_ == nullptr) return fail(Code::kInvalid, "%s before open", method.c_str());
+    if (method == "prefill") return prefill(given);
+    if (method == "decode") return decode(given);
+    return fail(Code::kInvalid, "no method '%s'", method.c_str());
+  }
+
+ private:
+  struct Model {
+    Model(const model::ModelFiles& files, model::Weights weights, model::ThreadPool& threads)
+        : transformer(files.config, std::move(weights), {model::DType::kBf16, kBlock},
+                      *model::kernels_named("auto"), threads) {}
+    model::Transformer transformer;
+  };
+
+  Result<Json> open(const Json& given) {
+    MC_TRY(const std::string file, get_string(given, "file"));
+    MC_TRY(const uint64_t threads, get_uint(given, "threads"));
+    MC_TRY(const model::ModelFiles files, model::open_model(file));
+    threads_ = std::make_unique<model::ThreadPool>(static_cast<unsigned>(threads));
+    MC_TRY(model::Weights weights, model::load(files, *threads_));
+    const double megabytes = static_cast<double>(weights.bytes()) / 1e6;
+    model_ = std::make_unique<Model>(files, std::move(weights), *threads_);
+    return Json{{"megabytes", megabytes}, {"vocab", files.config.vocab}};
+  }
+
+  // Room for so many positions.
+  std::vector<std::byte*> blocks(size_t tokens) {
+    const model::ModelConfig& c = model_->transformer.config();
+    const size_t bytes = size_t{c.layers} * 2 * c.kv_rows() * 2 * kBlock;
+    while (memory_.size() * kBlock < tokens)
+      memory_.push_back(std::make_unique<std::byte[]>(bytes));
+    std::vector<std::byte*> all;
+    for (const auto& block : memory_) all.push_back(block.get());
+    return all;
+  }
+  // Computes positions [begin, begin + tokens) and returns the likeliest token behind them.
+  int32_t compute(const std::vector<std::byte*>& room, size_t begin,
+                  std::span<const int32_t> tokens) {
+    const model::Transformer& t = model_->transformer;
+    const model::ModelConfig& c = t.config();
+    x_.resize(tokens.size() * c.hidden);
+    logits_.resize(c.vocab);
+    t.embed(tokens, x_.data());
+    const model::Slice slice{room, begin, begin + tokens.size()};
+    for (uint32_t l = 0; l < c.layers; ++l) t.layer(l, {&slice, 1}, x_.data());
+    t.logits(x_.data() + (tokens.size() - 1) * c.hidden, 1, logits_.data());
+    return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+  }
+  int32_t prompt(const std::vector<std::byte*>& room, const std::vector<int32_t>& tokens) {
+    int32_t next = 0;
+    for (size_t at = 0; at < tokens.size(); at += kChunk)
+      next = compute(room, at, std::span(tokens).subspan(at, std::min(kChunk, tokens.size() - at)));
+    return next;
+  }
+
+  Result<std::vector<int32_t>> tokens_of(const Json& given) {
+    const Json* list = member(given, "tokens");
+    std::vector<int32_t> tokens;
+    if (list == nullptr || !list->is_array()) return fail(Code::kInvalid, "no tokens");
+    for (const Json& token : *list) {
+      if (!token.is_number_unsigned() ||
+          token.get<uint64_t>() >= model_->transformer.config().vocab)
+        return fail(Code::kInvalid, "a token that the model does not have");
+      tokens.push_back(token.get<int32_t>());
+    }
+    if (tokens.empty()) return fail(Code::kInvalid, "no tokens");
+    return tokens;
+  }
+  // Seconds for a whole prompt, and the token behind it.
+  Result<Json> prefill(const Json& given) {
+    MC_TRY(const std::vector<int32_t> tokens, tokens_of(given));
+    const std::vector<std::byte*> room = blocks(tokens.size());
+    const Time start = clock_.now();
+    const int32_t next = prompt(room, tokens);
+    return Json{{"seconds", to_seconds(clock_.now() - start)}, {"next", {next}}};
+  }
+  // Seconds for each of `count` tokens behind a prompt, and these.
+  Result<Json> decode(const Json& given) {
+    MC_TRY(const std::vector<int32_t> tokens, tokens_of(given));
+    MC_TRY(const uint64_t count, get_uint(given, "count"));
+    if (count == 0 || count > 4096) return fail(Code::kInvalid, "count: want 1 to 4096");
+    const std::vector<std::byte*> room = blocks(tokens.size() + count);
+    int32_t next = prompt(room, tokens);
+    Json said = Json::array();
+    const Time start = clock_.now();
+    for (size_t at = tokens.size(); at < tokens.size() + count; ++at) {
+      said.push_back(next);
+      next = compute(room, at, {&next, 1});
+    }
+    const double seconds = to_seconds(clock_.now() - start) / static_cast<double>(count);
+    return Json{{"seconds", seconds}, {"next", said}};
+  }
+
+  SteadyClock clock_;
+  std::unique_ptr<model::ThreadPool> threads_;
+  std::unique_ptr<Model> model_;
+  std::vector<std::unique_ptr<std::byte[]>> memory_;
+  std::vector<float> x_, logits_;
+};
+
+Result<Json> answer(Peer& peer, const std::string& line) {
+  MC_TRY(const Json call, parse_json(line));
+  if (!call.is_array() || call.size() != 2 || !call[0].is_string())
+    return fail(Code::kInvalid, "want [method, {arguments}]");
+  return peer.call(call[0].get<std::string>(), call[1]);
+}
+
+}  // namespace
+}  // namespace mc
+
+int main() {
+  mc::Peer peer;
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto found = mc::answer(peer, line);
+    const mc::Json said =
+        found ? mc::Json{{"is", *found}} : mc::Json{{"failed", found.error().what}};
+    std::cout << mc::dump_json(said) << std::endl;
+  }
+  return 0;
+}

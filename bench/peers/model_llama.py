@@ -1,0 +1,39 @@
+"""llama.cpp, by llama-cpp-python: it opens a model file, and times prompts and decoding."""
+import time
+
+import llama_cpp
+import numpy
+
+BATCH = 512
+
+
+class Peer:
+    """One model."""
+
+    def open(self, file, threads):
+        self.model = llama_cpp.Llama(model_path=file, n_ctx=8192, n_batch=BATCH, n_threads=threads,
+                                     n_threads_batch=threads, verbose=False)
+        return {'vocab': self.model.n_vocab()}
+
+    def _compute(self, tokens):
+        """The likeliest token behind these."""
+        self.model.eval(tokens)
+        logits = llama_cpp.llama_get_logits_ith(self.model.ctx, -1)
+        return int(numpy.argmax(numpy.ctypeslib.as_array(logits, shape=(self.model.n_vocab(),))))
+
+    def prefill(self, tokens):
+        """Seconds for a whole prompt, and the token behind it."""
+        self.model.reset()
+        start = time.perf_counter()
+        following = self._compute(tokens)
+        return {'seconds': time.perf_counter() - start, 'next': [following]}
+
+    def decode(self, tokens, count):
+        """Seconds for each of `count` tokens behind a prompt, and these."""
+        self.model.reset()
+        following, said = self._compute(tokens), []
+        start = time.perf_counter()
+        for _ in range(count):
+            said.append(following)
+            following = self._compute([following])
+        return {'seconds': (time.perf_counter() - start) / count, 'next': said}
