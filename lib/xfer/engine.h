@@ -161,6 +161,10 @@ class Engine {
   // (kInvalid). kBusy: the peer does not take its notifications.
   Result<> submit(BatchId batch, std::span<const Request> requests, const Notification& after,
                   std::function<void()> all_done = {});
+  // As submit(), by a caller that waits for the batch next: this thread moves short requests itself
+  // where the transport permits it, because waking another costs more than they do. It takes a few
+  // milliseconds at most, and no longer than `budget`; what has not ended then goes on by itself.
+  Result<> submit_awaited(BatchId batch, std::span<const Request> requests, Duration budget);
   Status status(BatchId batch, size_t index) const;
   BatchSummary summary(BatchId batch) const;  // of no requests if it is not there
   // Blocks until the whole batch finished or `budget` passed (kTimeout; the batch continues).
@@ -174,6 +178,13 @@ class Engine {
   // Sets the guard word at `offset` to `value` if it holds less (generations only grow). kStale
   // when it holds more. Atomic: the owner does it, or this process in shared memory.
   Result<> advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
+  // The same of several, which leave together; each gets its outcome.
+  struct GuardAdvance {
+    SegmentHandle segment = 0;
+    uint64_t offset = 0, value = 0;
+    Result<> outcome{};
+  };
+  void advance_guards(std::span<GuardAdvance> guards, Duration budget);
   // Ends what peers still write into ranges of this process's segment that get another owner.
   // Requires: the guard words that earlier writes named were raised before, in this process. It
   // never waits: call it again, later, with the ranges that are not done. Once a range is done, no

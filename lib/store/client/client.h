@@ -170,7 +170,7 @@ class Client {
   void put_round(std::span<Write> writes, const PutAs& as, Time deadline);
   Result<xfer::SegmentHandle> segment_of(const NodeRef& node, Opened& opened, Time deadline);
   Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
-                   std::vector<xfer::Request>& requests);
+                   std::vector<xfer::Engine::GuardAdvance>& guards);
   void write_out(std::span<Write> writes, const PutAs& as,
                  const std::vector<xfer::Request>& requests, const std::vector<NodeRef>& nodes,
                  Time deadline);

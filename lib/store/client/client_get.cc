@@ -156,11 +156,11 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   const Time start = clock_.now();
   const bool over_network =
       std::any_of(reading.begin(), reading.end(), [&](Read* r) { return far(r->segment); });
-  if (!requests.empty()) submitted = engine_.submit(batch, requests);
+  const Duration late = over_network && options_.hedge ? times_.late_after(total) : Duration::max();
+  const bool may_hedge = late < left(deadline);
+  if (!requests.empty())
+    submitted = engine_.submit_awaited(batch, requests, may_hedge ? late : left(deadline));
   if (submitted && !requests.empty()) {
-    const Duration late =
-        over_network && options_.hedge ? times_.late_after(total) : Duration::max();
-    const bool may_hedge = late < left(deadline);
     const Time hedge_at = may_hedge ? start + late : deadline;
     if (over_network && reading.size() > 1) check_early(reading, batch, hedge_at);
     if (may_hedge && !engine_.wait(batch, std::max(left(hedge_at), Duration{1})))

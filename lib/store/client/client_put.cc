@@ -1,4 +1,5 @@
-// Puts: reserve, raise the guard words, write, publish. A put that fails is rolled back.
+// Puts: reserve, raise the guard words, write, publish. A put that fails is rolled back. The guard
+// words of a round are raised together, because each costs a round trip otherwise.
 #include <algorithm>
 #include <deque>
 
@@ -106,7 +107,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
     for (Write& w : writes) w.answer.set(fail(started.error()));
     return;
   }
-  std::vector<xfer::Request> requests;
+  std::vector<xfer::Engine::GuardAdvance> guards;
   Opened opened;
   for (size_t i = 0; i < writes.size(); ++i) {
     Write& w = writes[i];
@@ -119,32 +120,52 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
       w.answer.set(PutOutcome::kNotAdmitted);
     else if (!w.grant.outcome.ok())
       w.answer.set(fail(w.grant.outcome.result().error()));
-    else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)
+    else if (auto ready = prepare(w, started->nodes, opened, deadline, guards); !ready)
       w.answer.value = fail(ready.error());  // still open, so that it is rolled back
     else
       w.moved = true;
+  }
+  engine_.advance_guards(guards, left(deadline));
+  std::vector<xfer::Request> requests;
+  for (Write& w : writes) {
+    if (!w.moved) continue;
+    if (auto added = w.append(guards, deadline, requests); !added) {
+      w.answer.value = fail(added.error());
+      w.moved = false;
+    }
   }
   write_out(writes, as, requests, started->nodes, deadline);
   finish_puts(writes, as.tenant, deadline);
 }
 
+// Appends a guard for each piece of its places, in their order.
 Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
-                         std::vector<xfer::Request>& requests) {
-  w.first = requests.size();
+                         std::vector<xfer::Engine::GuardAdvance>& guards) {
+  w.first_guard = guards.size();
   for (const ReplicaLocation& place : w.grant.places) {
     if (place.node >= nodes.size())
       return fail(Code::kCorrupt, "put-start: place on node %u of %zu", place.node, nodes.size());
     MC_TRY(const auto segment, segment_of(nodes[place.node], opened, deadline));
-    Result<> raised;
     each_piece(place, w.bytes, [&](const Extent& piece) {
-      if (raised)
-        raised = engine_.advance_guard(segment, piece.guard, w.grant.generation.n, left(deadline));
+      guards.push_back({segment, piece.guard, w.grant.generation.n, {}});
     });
-    MC_TRY_(raised);
-    append_requests(xfer::Op::kWrite, w.item->parts, w.bytes, place, w.grant.generation, segment,
-                    deadline, requests);
   }
-  w.count = requests.size() - w.first;
+  w.guards = guards.size() - w.first_guard;
+  return {};
+}
+
+Result<> Client::Write::append(std::span<const xfer::Engine::GuardAdvance> all, Time deadline,
+                               std::vector<xfer::Request>& out) {
+  const auto own = all.subspan(first_guard, guards);
+  for (const auto& guard : own) MC_TRY_(guard.outcome);
+  first = out.size();
+  size_t piece = 0;
+  for (const ReplicaLocation& place : grant.places) {
+    append_requests(xfer::Op::kWrite, item->parts, bytes, place, grant.generation,
+                    own[piece].segment, deadline, out);
+    piece += 1 + place.more.size();
+  }
+  count = out.size() - first;
   return {};
 }
 
@@ -153,7 +174,7 @@ void Client::write_out(std::span<Write> writes, const PutAs& as,
                        const std::vector<NodeRef>& nodes, Time deadline) {
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
-  if (!requests.empty()) submitted = engine_.submit(batch, requests);
+  if (!requests.empty()) submitted = engine_.submit_awaited(batch, requests, left(deadline));
   uint64_t total = 0;
   for (Write& w : writes) {
     if (!w.moved) continue;

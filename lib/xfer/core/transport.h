@@ -1,12 +1,14 @@
 // The interface between the engine and its transports. The engine gives a slice to one transport,
 // which owns it until it returns it through Sink::finished, exactly once.
 //
-// Thread: submit() from any; finished() is called on the transport's own threads.
+// Thread: submit() from any; finished() is called on the transport's own threads, or inside
+// submit() and its like, on the caller's.
 #pragma once
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "io/fd.h"
@@ -61,7 +63,8 @@ struct Slice {
   Priority priority = Priority::kMedium;
   bool awaited = false;  // the submitting thread waits for this slice, and may move it itself
   bool more_follow =
-      false;  // another slice to this peer follows, or flush(): both may leave together
+      false;             // another slice to this peer follows, or flush(): both may leave together
+  bool carried = false;  // the submitting thread moved it, or began to; set by the transport
   bool wants_digest = false;       // it is a whole request, and its caller verifies the bytes
   std::optional<uint64_t> digest;  // set by the transport, if wanted and cheap
   bool advances_guard =
@@ -99,6 +102,13 @@ class Transport {
     (void)peer, (void)bytes, (void)path;
   }
   virtual void submit(SlicePtr slice) = 0;
+  // Submits slices of one peer, all reads or all writes, whose caller waits for them next. The
+  // transport may move short ones on this thread, until `until` at most, so that none of its own
+  // wakes up for them. What has not ended by then goes on as if submitted.
+  virtual void submit_awaited(std::span<SlicePtr> slices, Time until) {
+    (void)until;
+    for (SlicePtr& slice : slices) submit(std::move(slice));
+  }
   // Sends what it held back because more was to follow. From any thread.
   virtual void flush() {}
   // Moves a few bytes of a waiting caller on this thread, without a queue, if nothing is queued

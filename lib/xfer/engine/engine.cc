@@ -277,7 +277,9 @@ Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
   return {&metrics.counter("mc_xfer_bytes_total", "payload bytes moved", labels),
           &metrics.counter("mc_xfer_slices_total", "slices tried", labels),
           &metrics.counter("mc_xfer_requests_total", "requests completed", labels),
-          &metrics.counter("mc_xfer_failures_total", "slices that failed", labels)};
+          &metrics.counter("mc_xfer_failures_total", "slices that failed", labels),
+          &metrics.counter("mc_xfer_carried_total",
+                           "slices of rails moved by the thread that waits for them", labels)};
 }
 
 const Engine::Impl::Counters& Engine::Impl::counters_of(const Slice& slice) const {

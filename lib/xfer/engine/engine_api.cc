@@ -6,6 +6,23 @@
 namespace mc::xfer {
 namespace {
 
+// The slice that sets the guard word, of a task of its own.
+SlicePtr advance_of(const Engine::GuardAdvance& guard, const PeerPtr& peer, const TaskPtr& task,
+                    Time deadline) {
+  auto slice = std::make_unique<Slice>();
+  task->slices_left = 1;
+  slice->peer = peer;
+  slice->op = Op::kWrite;
+  slice->advances_guard = true;
+  slice->priority = Priority::kHigh;  // eight bytes that other requests wait for
+  slice->piece = {0, guard.offset, 8, 1, 0, 0};
+  slice->guard = {guard.offset, guard.value};
+  slice->deadline = deadline;
+  slice->task = task;
+  slice->cancelled = &task->cancelled;
+  return slice;
+}
+
 Error no_batch(BatchId id) { return {Code::kNotFound, "no batch " + std::to_string(id)}; }
 
 }  // namespace
@@ -30,6 +47,12 @@ Result<> Engine::submit(BatchId id, std::span<const Request> requests, const Not
   const auto batch = impl_->find(id);
   if (batch == nullptr) return fail(no_batch(id));
   return impl_->submit(batch, requests, &after, std::move(all_done));
+}
+
+Result<> Engine::submit_awaited(BatchId id, std::span<const Request> requests, Duration budget) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->submit(batch, requests, nullptr, {}, budget);
 }
 
 Status Engine::status(BatchId id, size_t index) const {
@@ -103,26 +126,33 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
 
 Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value,
                                Duration budget) {
-  if (offset % 8 != 0)
-    return fail(Code::kInvalid, "guard at offset %llu is not 8-byte aligned",
-                static_cast<unsigned long long>(offset));
-  auto slice = std::make_unique<Slice>();
-  {
-    Lock lock(impl_->mutex);
-    MC_TRY(slice->peer, impl_->peer_of(segment));
+  GuardAdvance one{segment, offset, value};
+  advance_guards({&one, 1}, budget);
+  return std::move(one.outcome);
+}
+
+void Engine::advance_guards(std::span<GuardAdvance> guards, Duration budget) {
+  std::vector<TaskPtr> tasks(guards.size());
+  const Time now = impl_->clock.now(), deadline = Impl::after(budget, now);
+  AwaitedSlices awaited(now + std::clamp(budget, Duration::zero(), AwaitedSlices::kTime));
+  for (size_t i = 0; i < guards.size(); ++i) {
+    GuardAdvance& g = guards[i];
+    Result<PeerPtr> peer = fail(Code::kInvalid, "guard at offset %llu is not 8-byte aligned",
+                                static_cast<unsigned long long>(g.offset));
+    if (g.offset % 8 == 0) {
+      Lock lock(impl_->mutex);
+      peer = impl_->peer_of(g.segment);
+    }
+    if (!peer) {
+      g.outcome = fail(peer.error());
+      continue;
+    }
+    tasks[i] = single_task(g.segment, 8);
+    impl_->dispatch(advance_of(g, *peer, tasks[i], deadline), &awaited);
   }
-  const TaskPtr task = single_task(segment, 8);
-  task->slices_left = 1;
-  slice->op = Op::kWrite;
-  slice->advances_guard = true;
-  slice->priority = Priority::kHigh;  // eight bytes that other requests wait for
-  slice->piece = {0, offset, 8, 1, 0, 0};
-  slice->guard = {offset, value};
-  slice->deadline = impl_->after(budget);
-  slice->task = task;
-  slice->cancelled = &task->cancelled;
-  impl_->dispatch(std::move(slice));
-  return impl_->outcome_of(*task->batch, budget);
+  awaited.submit();
+  for (size_t i = 0; i < guards.size(); ++i)
+    if (tasks[i] != nullptr) guards[i].outcome = impl_->outcome_of(*tasks[i]->batch, budget);
 }
 
 bool Engine::fence(std::span<FencedRange> ranges) {

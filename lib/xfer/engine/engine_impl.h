@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "xfer/core/awaited.h"
 #include "xfer/core/merge.h"
 #include "xfer/core/notify.h"
 #include "xfer/core/numa.h"
@@ -94,17 +95,20 @@ struct Engine::Impl final : Sink {
     std::vector<uint32_t> order;  // as in MergeResult
   };
   Result<Admitted> admit(std::span<const Request> requests);
+  // `awaited_for`: how long the submitting thread may move slices itself; 0: it does not.
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
-                  const Notification* after, std::function<void()> all_done);
+                  const Notification* after, std::function<void()> all_done,
+                  Duration awaited_for = {});
   bool try_cached_copy(const Request& request, Duration budget);
   bool try_inline_copy(const Request& request, const PeerPtr& peer, Time now);
   std::optional<Result<>> try_inline(const Request& request, const PeerPtr& peer, Duration budget);
   SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,
                     const Piece& piece) const;
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer,
-              uint64_t batch_bytes, bool more = false);
+              uint64_t batch_bytes, bool more = false, AwaitedSlices* awaited = nullptr);
   void flush();
-  void dispatch(SlicePtr slice);  // submits it to its next transport, or completes it
+  // Submits it to its next transport, with `awaited` if there is one, or completes it.
+  void dispatch(SlicePtr slice, AwaitedSlices* awaited = nullptr);
   void finished(SlicePtr slice, Result<> outcome) override;
   void complete(SlicePtr slice, Result<> outcome);
   static Result<> of_one_process(const Slice& slice);
@@ -147,7 +151,7 @@ struct Engine::Impl final : Sink {
   Result<> receive(const Notify& message);
 
   struct Counters {
-    Counter *bytes, *slices, *requests, *failures;
+    Counter *bytes, *slices, *requests, *failures, *carried;
   };
   Counters counters_of(const std::string& transport);
   const Counters& counters_of(const Slice& slice) const;

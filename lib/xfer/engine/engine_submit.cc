@@ -12,6 +12,8 @@ namespace {
 constexpr Duration kWaitStep = std::chrono::hours(1);
 constexpr uint64_t kDeviceSlice = 64 * kMiB;
 constexpr uint64_t kTryInlineBytes = 4096;  // cost less to move than to queue
+// A waiting thread moves so much itself. More is worth several threads.
+constexpr uint64_t kAwaitedBytes = 512 * kKiB;
 // A wake-up costs some 60 us on an idle machine. A waiter polls about that long before it sleeps,
 // and yields the CPU between polls.
 constexpr int kSpinRounds = 100, kSpinPauses = 8;
@@ -104,7 +106,7 @@ Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requ
 
 Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
                               std::span<const Request> requests, const Notification* after,
-                              std::function<void()> all_done) {
+                              std::function<void()> all_done, Duration awaited_for) {
   MC_TRY(const Admitted admitted, admit(requests));
   const std::vector<Work>& work = admitted.work;
   std::unique_ptr<CompletionNotification> notice;
@@ -152,10 +154,14 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   }
   const bool nested = std::exchange(submitting, true);
   if (all_done) run_or_defer({std::move(all_done)});
+  const bool moves = awaited_for > Duration::zero() && batch_bytes <= kAwaitedBytes;
+  AwaitedSlices awaited(moves ? clock.now() + std::min(awaited_for, AwaitedSlices::kTime) : Time{});
   for (size_t i = 0; i < work.size(); ++i) {
     const bool more = i + 1 < work.size() && work[i + 1].peer == work[i].peer;
-    launch(TaskPtr(batch, &first[i]), work[i].merged.request, work[i].peer, batch_bytes, more);
+    launch(TaskPtr(batch, &first[i]), work[i].merged.request, work[i].peer, batch_bytes, more,
+           moves ? &awaited : nullptr);
   }
+  awaited.submit();
   flush();
   submitting = nested;
   return {};
@@ -177,7 +183,7 @@ SlicePtr Engine::Impl::slice_of(const TaskPtr& task, const Request& r, const Pee
 }
 
 void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer,
-                          uint64_t batch_bytes, bool more) {
+                          uint64_t batch_bytes, bool more, AwaitedSlices* awaited) {
   Piece only;
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
@@ -205,7 +211,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     else if (ends->local != nullptr || ends->remote != nullptr)
       staging.submit(std::move(slice), {ends->local, ends->remote, ends->owned, ends->taken});
     else
-      dispatch(std::move(slice));
+      dispatch(std::move(slice), awaited);
   }
 }
 
@@ -215,7 +221,7 @@ void Engine::Impl::flush() {
   for (const auto& t : transports) t->flush();
 }
 
-void Engine::Impl::dispatch(SlicePtr slice) {
+void Engine::Impl::dispatch(SlicePtr slice, AwaitedSlices* awaited) {
   const Piece& p = slice->piece;
   const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
   if (const auto range = slice->peer->buffer(p.remote, span); !range) {
@@ -223,7 +229,10 @@ void Engine::Impl::dispatch(SlicePtr slice) {
     return;
   }
   if (Transport* next = next_transport(*slice)) {
-    next->submit(std::move(slice));
+    if (awaited != nullptr)
+      awaited->add(*next, std::move(slice));
+    else
+      next->submit(std::move(slice));
     return;
   }
   const std::string node = slice->peer->descriptor.node;
@@ -234,6 +243,7 @@ void Engine::Impl::dispatch(SlicePtr slice) {
 void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
   const Counters& count = counters_of(*slice);
   count.slices->add();
+  if (slice->carried) count.carried->add();
   if (outcome && !slice->advances_guard) count.bytes->add(slice->piece.total());
   if (!outcome) count.failures->add();
   if (!outcome) slice->digest.reset();

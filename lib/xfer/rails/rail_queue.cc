@@ -60,11 +60,6 @@ RailIndex RailQueue::add_rail(RailInfo info, Recall cancel_attempt) {
   return scheduler_.add(std::move(info));
 }
 
-size_t RailQueue::rails() const {
-  Lock lock(mutex_);
-  return scheduler_.rails();
-}
-
 void RailQueue::send(Outbox& out) {
   for (auto& [cancel_attempt, attempt] : out.recalls) cancel_attempt(attempt);
   for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
@@ -154,6 +149,7 @@ AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
       const ClassMask own = mask_of(slice->priority);
       enter(slice, now);
       attempt = try_pull(rail, {.only = own}, now, out);
+      if (attempt != nullptr) attempt->part->whole->slice->carried = true;
     }
   }
   if (slice != nullptr)
@@ -296,7 +292,8 @@ AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until)
       Lock lock(mutex_);
       const Time now = clock_.now();
       attempt = try_pull(rail, limits, now, out);
-      ended = attempt != nullptr || wait == Wait::kNo || now >= until ||
+      const bool interrupted = limits.interrupted != nullptr && limits.interrupted->load();
+      ended = attempt != nullptr || wait == Wait::kNo || interrupted || now >= until ||
               (closed_ && queue_.empty() && hedges_.empty());
       if (!ended && out.finished.empty()) {
         // With work waiting for a better rail, look again soon: time alone can change the answer.
@@ -308,6 +305,13 @@ AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until)
     send(out);
     if (ended) return attempt;
   }
+}
+
+void RailQueue::wake() {
+  {
+    Lock lock(mutex_);  // one that has looked already waits by now
+  }
+  changed_->notify_all();
 }
 
 std::vector<AttemptPtr> RailQueue::pull_some(RailIndex rail, Limits limits, size_t most,

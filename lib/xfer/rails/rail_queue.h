@@ -68,7 +68,6 @@ class RailQueue {
   // `cancel_attempt` is called when an attempt of this rail should stop. It wakes the connection,
   // which reads attempt->recalled. All rails are added before the first push.
   RailIndex add_rail(RailInfo info, Recall cancel_attempt);
-  size_t rails() const;
   void push(SlicePtr slice);
   // The same by a caller that has a free connection of `rail` and will carry the slice itself if
   // that rail takes it now: then no thread is woken. Null: it is queued.
@@ -87,10 +86,13 @@ class RailQueue {
     bool reads = true, writes = true;
     bool reserved = false;  // while high-priority work is about, it carries nothing else
     ClassMask only = kAllClasses;
+    const std::atomic<bool>* interrupted = nullptr;  // once true, kYes waits no longer; see wake()
   };
   // The next attempt for a connection of this rail; null when there is none now (kNo), the queue is
-  // closed and empty, or `until` passed.
+  // closed and empty, it was interrupted, or `until` passed.
   AttemptPtr pull(RailIndex rail, Limits limits, Wait wait, Time until = Time::max());
+  // Makes connections that wait look at Limits::interrupted, which the caller has set.
+  void wake();
   // What there is now, up to `most` attempts; none is begun after so many bytes.
   std::vector<AttemptPtr> pull_some(RailIndex rail, Limits limits, size_t most, uint64_t bytes);
   // The attempt moved all its bytes (ok), failed, or was recalled. Requires: no byte of it can move

@@ -346,5 +346,49 @@ TEST_CASE("the asynchronous client answers on its loop, and not after its destru
   CHECK(answers == 2);
 }
 
+TEST_CASE("F179: no thread of a rail wakes up for small values over tcp") {
+  Cluster cluster(64 * kMiB, {"tcp"});
+  Metrics metrics;
+  xfer::EngineOptions tcp;
+  tcp.node = "caller";
+  tcp.transports = {"tcp"};
+  auto engine = xfer::Engine::open(cluster.clock, tcp, metrics);
+  REQUIRE(engine);
+  ClientOptions options;
+  options.master = cluster.master->control();
+  auto client = Client::open(**engine, cluster.clock, options, metrics);
+  REQUIRE(client);
+  const auto carried = [&] {
+    return metrics.counter("mc_xfer_carried_total", "", {{"transport", "tcp"}}).value();
+  };
+  std::vector<std::vector<std::byte>> values, into(16, std::vector<std::byte>(4096));
+  for (uint64_t i = 0; i < 16; ++i) values.push_back(noise(4096, i));
+  // Until its connection has been made, and rests.
+  const Time end = cluster.clock.now() + 30s;
+  for (int i = 0; carried() == 0; ++i) {
+    REQUIRE(cluster.clock.now() < end);
+    REQUIRE((*client)->put("warm" + std::to_string(i), values[0]));
+  }
+  uint64_t before = carried();
+  REQUIRE((*client)->put("one", values[0]));
+  CHECK(carried() - before == 2);  // its guard word, and itself
+  before = carried();
+  REQUIRE((*client)->get("one", into[0]));
+  CHECK(carried() - before == 1);
+  std::vector<PutItem> items;
+  std::vector<GetItem> wanted;
+  for (size_t i = 0; i < values.size(); ++i) {
+    items.push_back({"many" + std::to_string(i), {values[i]}});
+    wanted.push_back({items.back().key, {into[i]}});
+  }
+  before = carried();
+  for (const auto& put : (*client)->put_batch(items)) CHECK(put);
+  CHECK(carried() - before == 32);
+  before = carried();
+  for (const auto& got : (*client)->get_batch(wanted)) CHECK(got);
+  CHECK(carried() - before == 16);
+  CHECK(into == values);
+}
+
 }  // namespace
 }  // namespace mc::store

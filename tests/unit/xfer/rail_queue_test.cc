@@ -74,7 +74,7 @@ struct Bench {
   }
   // From whichever rail takes it.
   AttemptPtr pull_any() {
-    for (RailIndex r = 0; r < queue.rails(); ++r)
+    for (RailIndex r = 0; r < queue.view().size(); ++r)
       if (auto a = pull(r)) return a;
     return nullptr;
   }

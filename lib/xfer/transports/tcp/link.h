@@ -35,6 +35,8 @@ class Link {
   // Was it closed by the peer, as far as is known here?
   bool ended() const { return stream_.readable_now(); }
   void eager(bool on) { stream_.eager(on); }
+  // Waits until receive() has something to read; false: `until` came first.
+  bool answers_by(Time until) { return next_.has_value() || stream_.readable_by(until); }
 
   // Returns: errors of the connection, which is broken then. `answer`, a success so far, gets the
   // peer's outcome.

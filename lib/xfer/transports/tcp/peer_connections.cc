@@ -67,12 +67,14 @@ TcpTransport::PeerConnections::~PeerConnections() {
 
 // ---- callers that carry their slice themselves
 
-TcpTransport::PeerConnections::Connection* TcpTransport::PeerConnections::borrow() {
+// `connects`: one that is not connected will do.
+TcpTransport::PeerConnections::Connection* TcpTransport::PeerConnections::borrow(bool connects) {
   Lock lock(mutex_);
   if (draining_) return nullptr;
   Connection* best = nullptr;
   for (auto& c : connections_) {
-    if (c->busy || c->borrowed || !routes_[c->rail].info.mapped) continue;
+    if (c->busy || c->borrowed || c->left.load() || !routes_[c->rail].info.mapped) continue;
+    if (!connects && c->endpoint == 0) continue;
     if (best == nullptr || (routes_.size() > 1 && queue_.predicted_seconds(c->rail, kShort) <
                                                       queue_.predicted_seconds(best->rail, kShort)))
       best = c.get();
@@ -81,43 +83,65 @@ TcpTransport::PeerConnections::Connection* TcpTransport::PeerConnections::borrow
   return best;
 }
 
+// With flights that are left, its thread goes on.
 void TcpTransport::PeerConnections::give_back(Connection& c) {
+  const bool left = !c.flights.empty();
+  if (!left) c.rest(pool_);
   {
     Lock lock(mutex_);
+    c.left.store(left);
     c.borrowed = false;
   }
   returned_.notify_all();
+  if (left) queue_.wake();
 }
 
-void TcpTransport::PeerConnections::push(SlicePtr slice) {
-  Connection* c = nullptr;
-  if (slice->awaited && slice->piece.total() <= kShort) c = borrow();
-  if (c == nullptr) {
-    queue_.push(std::move(slice));
-    return;
-  }
-  if (AttemptPtr attempt = queue_.push_or_carry(std::move(slice), c->rail)) {
+void TcpTransport::PeerConnections::push(std::span<SlicePtr> slices, Time awaited) {
+  Connection* c = awaited == Time{} ? nullptr : borrow(awaited == Time::max());
+  for (SlicePtr& slice : slices) {
+    if (c == nullptr || slice->piece.total() > kShort) {
+      queue_.push(std::move(slice));
+      continue;
+    }
+    AttemptPtr attempt = queue_.push_or_carry(std::move(slice), c->rail);
+    if (attempt == nullptr) continue;  // it is queued
     c->group.push_back(std::move(attempt));
-    carry(*c);
-    while (!c->flights.empty())
-      if (auto received = receive(*c); !received) drop(*c, received.error());
-    rest(*c);
+    if (c->group.size() < Link::kTogether || carry_borrowed(*c, awaited)) continue;
+    give_back(*c);
+    c = nullptr;
   }
+  if (c == nullptr) return;
+  (void)carry_borrowed(*c, awaited);
   give_back(*c);
+}
+
+// Sends the group and receives the answers, so that the rail's window is empty for the next group.
+// False: they were late, and are in flight.
+bool TcpTransport::PeerConnections::carry_borrowed(Connection& c, Time awaited) {
+  if (!c.group.empty()) carry(c);
+  while (!c.flights.empty()) {
+    c.link.eager(true);
+    if (awaited != Time::max() && !c.link.answers_by(awaited)) return false;
+    receive(c);
+  }
+  return true;
 }
 
 // ---- the connections' threads
 
-// Blocks an idle connection. It may be borrowed meanwhile, and is skipped until it is back.
+// Blocks an idle connection. It may be borrowed meanwhile, and is skipped until it is back: idle,
+// or with flights that were left to it.
 AttemptPtr TcpTransport::PeerConnections::wait_for_work(Connection& c) {
-  rest(c);
+  c.rest(pool_);
   {
     Lock lock(mutex_);
     c.busy = false;
   }
-  AttemptPtr attempt = queue_.pull(c.rail, {true, true, c.reserved}, RailQueue::Wait::kYes);
+  AttemptPtr attempt =
+      queue_.pull(c.rail, {true, true, c.reserved, kAllClasses, &c.left}, RailQueue::Wait::kYes);
   Lock lock(mutex_);
   while (c.borrowed) returned_.wait(mutex_);
+  c.left.store(false);
   c.busy = true;
   return attempt;
 }
@@ -157,18 +181,16 @@ void TcpTransport::PeerConnections::gather(Connection& c, AttemptPtr first) {
 
 void TcpTransport::PeerConnections::run(Connection& c) {
   for (bool idle = true;; idle = c.flights.empty()) {
-    if (AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c)) {
-      gather(c, std::move(attempt));
-      carry(c);
-    } else if (idle)
-      return;  // stopping, and nothing is queued
-    else if (auto received = receive(c); !received)
-      drop(c, received.error());
+    AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c);
+    if (attempt == nullptr) {
+      if (c.flights.empty()) return;  // stopping, and nothing is queued
+      receive(c);
+      continue;
+    }
+    while (idle && !c.flights.empty()) receive(c);  // they were left: the new one may not mix
+    gather(c, std::move(attempt));
+    carry(c);
   }
-}
-
-void TcpTransport::PeerConnections::rest(Connection& c) {
-  if (c.endpoint != 0) pool_.release(c.endpoint);
 }
 
 // Sends the group, less what is over by now.
@@ -225,11 +247,13 @@ Result<> TcpTransport::PeerConnections::start(Connection& c) {
   return c.link.send(std::span(asked).first(c.group.size()), give_up);
 }
 
-Result<> TcpTransport::PeerConnections::receive(Connection& c) {
+// The next answer, or the end of the connection.
+void TcpTransport::PeerConnections::receive(Connection& c) {
   const Flight flight = c.flights.front();
   c.link.eager(c.bytes <= kShort);
   Link::Answer answer;
-  MC_TRY_(c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &answer));
+  const auto arrived = c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &answer);
+  if (!arrived) return drop(c, arrived.error());
   c.bytes -= flight.attempt->piece.total();
   c.flights.pop_front();
   if (c.flights.empty()) c.used = clock_.now();
@@ -240,7 +264,6 @@ Result<> TcpTransport::PeerConnections::receive(Connection& c) {
   flight.attempt->refused = !answer.outcome;
   flight.attempt->digest = answer.digest;
   queue_.complete(flight.attempt, std::move(answer.outcome));
-  return {};
 }
 
 // Closes a broken connection. What was in flight is queued again, the writes behind a fence.

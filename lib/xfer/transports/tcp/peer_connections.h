@@ -6,11 +6,14 @@
 // applies no more bytes of the old one (or is known dead). A cancelled write is completed at once;
 // the next write waits for that acknowledgement instead.
 //
-// Thread: push(), tick(), ping() from any; each connection has its own thread.
+// Thread: push(), push_awaited(), tick(), ping() from any; each connection has its own thread. A
+// connection is used by one thread at a time: its own, or a caller that borrowed it while it idled.
+// The caller gives it back idle, or leaves its flights to the connection's thread.
 #pragma once
 #include <atomic>
 #include <deque>
 #include <memory>
+#include <span>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -30,9 +33,11 @@ class TcpTransport::PeerConnections {
   // Joins. What is in flight fails, unless the peer was merely replaced: then it is answered first,
   // so that no write is sent again while its first attempt is still under way.
   ~PeerConnections();
-  // A short slice whose caller waits for it anyway is carried on the caller's thread, if a
-  // connection idles: two threads less to wake.
-  void push(SlicePtr slice);
+  // Takes slices, all reads or all writes. Where their caller waits for them anyway, it carries the
+  // short ones over a connection that idles, until `awaited` at most: two threads less to wake.
+  // What is not answered by then is left to the connection's thread. Time{}: it does not wait;
+  // Time::max(): it waits as long as it takes, and connects if it must.
+  void push(std::span<SlicePtr> slices, Time awaited = {});
   std::vector<RailIndex> tick();  // rails to ping
   Time next_check() const { return queue_.next_check(); }
   void ping(RailIndex rail);  // blocks for a moment
@@ -48,6 +53,9 @@ class TcpTransport::PeerConnections {
     Connection(RailIndex r, PeerPtr peer, const AddressPair& route, const Clock& clock,
                Duration timeout)
         : rail(r), link(std::move(peer), route, clock, timeout) {}
+    void rest(EndpointPool& pool) const {  // it may be closed while it idles
+      if (endpoint != 0) pool.release(endpoint);
+    }
     const RailIndex rail;
     bool reserved = false;  // for high-priority work, while there is any
     Link link;
@@ -61,6 +69,8 @@ class TcpTransport::PeerConnections {
     // Guarded by mutex_: its thread has work (or is not there yet), or a caller that waits
     // for its slice has taken it.
     bool busy = true, borrowed = false;
+    // The caller that borrowed it left its flights to the thread, which has not come for them yet.
+    std::atomic<bool> left{false};
     bool shut = false;  // by us, to cancel an attempt: its end is no fault of the rail
   };
   // Enough in flight to hide a round trip, whether slices are large or small.
@@ -71,7 +81,8 @@ class TcpTransport::PeerConnections {
   static constexpr Duration kFresh = std::chrono::milliseconds(1);
 
   void add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
-  Connection* borrow();
+  Connection* borrow(bool connects);
+  bool carry_borrowed(Connection& c, Time awaited);
   void give_back(Connection& c);
   void run(Connection& c);
   AttemptPtr wait_for_work(Connection& c);
@@ -81,8 +92,7 @@ class TcpTransport::PeerConnections {
   void carry(Connection& c);
   Result<> start(Connection& c);
   Result<> ready(Connection& c, const Stream::GiveUp& give_up);
-  void rest(Connection& c);
-  Result<> receive(Connection& c);
+  void receive(Connection& c);
   void drop(Connection& c, const Error& why);
   void cancel_attempt(const AttemptPtr& attempt);
   Stream::GiveUp watch(const Connection& c);

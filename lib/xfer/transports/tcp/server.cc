@@ -187,8 +187,8 @@ Result<> Server::serve_one(Connection& c) {
   Nonce nonce{};
   MC_TRY(const Header header, next_request(c, d, nonce));
   // Answers that hold memory do not wait for payload.
-  if (header.kind == Kind::kWrite ? c.answers.pins() : header.kind != Kind::kRead)
-    MC_TRY_(send_answers(c));
+  const bool joins = header.kind == Kind::kWrite || header.kind == Kind::kRaise;
+  if (joins ? c.answers.pins() : header.kind != Kind::kRead) MC_TRY_(send_answers(c));
   if (header.kind == Kind::kRetire) return reply(c.stream, header.id, retire(c, nonce));
   uint64_t total = 0;
   c.stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
@@ -199,7 +199,7 @@ Result<> Server::dispatch(Connection& c, const Header& header, const Descriptor&
   switch (header.kind) {
     case Kind::kRead: return read(c, header, d);
     case Kind::kWrite: return write(c, header, d);
-    case Kind::kRaise: return reply(c.stream, header.id, raise(d));
+    case Kind::kRaise: return answer(c, header, raise(d));
     case Kind::kHello:
     case Kind::kReply:
     case Kind::kRetire: break;

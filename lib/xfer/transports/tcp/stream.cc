@@ -200,6 +200,19 @@ bool Stream::readable_now() const {
   return from_ < to_ || ::poll(&p, 1, 0) == 1;
 }
 
+bool Stream::readable_by(Time until) {
+  if (from_ < to_ || (eager_ && fill_eagerly())) return true;
+  for (;;) {
+    const Duration left = std::max(until - clock_->now(), Duration::zero());
+    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
+    const timespec wait{whole.count(), (left - whole).count()};
+    pollfd p{fd_.get(), POLLIN, 0};
+    const int ready = ::ppoll(&p, 1, &wait, nullptr);
+    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;  // the next call tells
+    if (ready == 0) return false;
+  }
+}
+
 void Stream::shut_down() {
   if (fd_) ::shutdown(fd_.get(), SHUT_RDWR);
 }

@@ -46,10 +46,20 @@ Result<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::connections
 
 void TcpTransport::submit(SlicePtr slice) {
   if (auto to = connections(slice->peer)) {
-    (*to)->push(std::move(slice));
+    (*to)->push({&slice, 1}, slice->awaited ? Time::max() : Time{});
     if (asleep_.load(std::memory_order_acquire)) wake_timer();
   } else {
     sink_.finished(std::move(slice), fail(to.error()));
+  }
+}
+
+void TcpTransport::submit_awaited(std::span<SlicePtr> slices, Time until) {
+  if (slices.empty()) return;
+  if (auto to = connections(slices.front()->peer)) {
+    (*to)->push(slices, until);
+    if (asleep_.load(std::memory_order_acquire)) wake_timer();
+  } else {
+    for (SlicePtr& slice : slices) sink_.finished(std::move(slice), fail(to.error()));
   }
 }
 

@@ -42,6 +42,7 @@ class TcpTransport final : public Transport {
   // Rails that were not used yet are shown as what they would be: nothing is known of them.
   void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
   void submit(SlicePtr slice) override;
+  void submit_awaited(std::span<SlicePtr> slices, Time until) override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
 

@@ -1,0 +1,251 @@
+// Requests of a caller that waits are moved on its own thread, and left to the connection's thread
+// when they take long.
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <sys/socket.h>
+
+#include <cstring>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "tests/slow.h"
+#include "xfer/engine.h"
+#include "xfer/transports/tcp/frame.h"
+#include "xfer/transports/tcp/stream.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace std::chrono_literals;
+
+namespace {
+
+const SteadyClock kSteady;
+constexpr uint64_t kShortBytes = 4 * kKiB;
+
+struct Ours {  // an engine, and what it counts
+  Metrics metrics;
+  std::unique_ptr<Engine> engine;
+  explicit Ours(const char* node) {
+    EngineOptions o;
+    o.node = node;
+    o.transports = {"tcp"};
+    o.peer_timeout = 20s * kSlow;
+    auto opened = Engine::open(kSteady, o, metrics);
+    REQUIRE(opened);
+    engine = std::move(*opened);
+  }
+  uint64_t carried() {
+    return metrics.counter("mc_xfer_carried_total", "", {{"transport", "tcp"}}).value();
+  }
+  uint64_t slices() {
+    return metrics.counter("mc_xfer_slices_total", "", {{"transport", "tcp"}}).value();
+  }
+};
+
+// Neighbours have other lengths: else they were rows of one request.
+uint64_t place_of(uint64_t i) { return 2 * i * kShortBytes; }
+uint64_t bytes_of(uint64_t i) { return kShortBytes - 8 * (i % 3); }
+
+std::vector<Request> requests_of(Op op, SegmentHandle segment, uint64_t offset,
+                                 std::span<std::byte> local) {
+  std::vector<Request> out;
+  for (uint64_t at = 0; at < local.size(); at += kShortBytes) {
+    Request r;
+    r.op = op;
+    r.local = local.data() + at;
+    r.segment = segment;
+    r.offset = offset + place_of(at / kShortBytes);
+    r.bytes = bytes_of(at / kShortBytes);
+    out.push_back(r);
+  }
+  return out;
+}
+
+// Connects, and lets the connection come to rest: after this a caller may borrow it.
+template <class F>
+void until_carried(Ours& ours, const F& once) {
+  const Time end = kSteady.now() + 30s * kSlow;
+  for (const uint64_t before = ours.carried(); ours.carried() == before;) {
+    REQUIRE(kSteady.now() < end);
+    REQUIRE(once());
+  }
+}
+
+// A peer whose connections answer one read after the other, while answer(true) was the last call.
+class SlowPeer {
+ public:
+  explicit SlowPeer(std::span<const std::byte> bytes)
+      : bytes_(bytes), fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t n = sizeof at;
+    REQUIRE(::bind(fd_.get(), reinterpret_cast<sockaddr*>(&at), n) == 0);
+    REQUIRE(::listen(fd_.get(), 8) == 0);
+    REQUIRE(::getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&at), &n) == 0);
+    address = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+    accepting_ = std::thread([this] {
+      for (;;) {
+        io::Fd fd(::accept(fd_.get(), nullptr, nullptr));
+        if (!fd) return;
+        threads_.emplace_back([this, fd = std::move(fd)]() mutable { serve(std::move(fd)); });
+      }
+    });
+  }
+  ~SlowPeer() {
+    answer(true);
+    ::shutdown(fd_.get(), SHUT_RDWR);
+    accepting_.join();
+    for (auto& t : threads_) t.join();
+  }
+  void answer(bool on) {
+    Lock lock(mutex_);
+    answers_ = on;
+    changed_.notify_all();
+  }
+  std::string address;
+
+ private:
+  void serve(io::Fd fd) {
+    tcp::Stream stream(std::move(fd), kSteady, 60s * kSlow);
+    const auto go_on = []() -> Result<> { return {}; };
+    const tcp::Nonce nonce{};
+    tcp::Header header;
+    tcp::HelloBody hello;
+    if (!stream.send(nonce.data(), nonce.size(), go_on) ||
+        !stream.receive(&header, sizeof header, go_on) ||
+        !stream.receive(&hello, sizeof hello, go_on))
+      return;
+    const tcp::Header welcome = tcp::make_header(tcp::Kind::kReply, header.id, nullptr, 0);
+    if (!stream.send(&welcome, sizeof welcome, go_on)) return;
+    tcp::Frame frame;
+    while (stream.receive(&frame, sizeof frame, go_on)) {
+      {
+        Lock lock(mutex_);
+        while (!answers_) changed_.wait(mutex_);
+      }
+      const tcp::Header reply = tcp::make_header(tcp::Kind::kReply, frame.header.id, nullptr, 0);
+      const tcp::Trailer trailer;
+      if (!stream.send(&reply, sizeof reply, go_on) ||
+          !stream.send(bytes_.data() + frame.body.offset, frame.body.bytes, go_on) ||
+          !stream.send(&trailer, sizeof trailer, go_on))
+        return;
+    }
+  }
+
+  const std::span<const std::byte> bytes_;
+  io::Fd fd_;
+  Mutex mutex_;
+  Condition changed_;
+  bool answers_ MC_GUARDED_BY(mutex_) = true;
+  std::thread accepting_;
+  std::vector<std::thread> threads_;  // of accepting_, until it ended
+};
+
+}  // namespace
+
+TEST_SUITE("xfer/awaited") {
+  TEST_CASE("F179: no thread of a rail wakes up for short requests whose caller waits") {
+    Ours owner("owner"), user("user");
+    auto memory = owner.engine->allocate(1 * kMiB);
+    REQUIRE(memory);
+    auto segment = user.engine->open_segment(owner.engine->describe());
+    REQUIRE(segment);
+    std::vector<std::byte> out(64 * kShortBytes), in(out.size());
+    for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(i * 7 + i / 4096);
+    const auto moved = [&](Op op, std::span<std::byte> local) {
+      const auto requests = requests_of(op, *segment, memory->offset(), local);
+      const BatchId batch = user.engine->allocate_batch();
+      auto outcome = user.engine->submit_awaited(batch, requests, 10s);
+      if (outcome) outcome = user.engine->wait(batch, 10s * kSlow);
+      user.engine->free_batch(batch);
+      return outcome.has_value();
+    };
+    until_carried(user, [&] { return moved(Op::kWrite, out); });
+    for (const Op op : {Op::kWrite, Op::kRead}) {
+      const uint64_t carried = user.carried(), slices = user.slices();
+      REQUIRE(moved(op, op == Op::kWrite ? out : in));
+      CHECK(user.slices() - slices == 64);
+      CHECK(user.carried() - carried == 64);
+    }
+    for (uint64_t i = 0; i < 64; ++i) {
+      const uint64_t at = i * kShortBytes;
+      CHECK(std::memcmp(in.data() + at, out.data() + at, bytes_of(i)) == 0);
+    }
+
+    const uint64_t gap = kShortBytes;  // nothing was written there
+    std::vector<Engine::GuardAdvance> guards;
+    for (uint64_t i = 0; i < 40; ++i)
+      guards.push_back({*segment, memory->offset() + gap + 8 * i, i + 1, {}});
+    guards.push_back({*segment, memory->offset() + gap + 4, 1, {}});
+    const uint64_t carried = user.carried();
+    user.engine->advance_guards(guards, 10s * kSlow);
+    for (uint64_t i = 0; i < 40; ++i) {
+      CHECK(guards[i].outcome.has_value());
+      uint64_t word = 0;
+      std::memcpy(&word, memory->data() + gap + 8 * i, 8);
+      CHECK(word == i + 1);
+    }
+    REQUIRE(!guards.back().outcome);
+    CHECK(guards.back().outcome.error().code == Code::kInvalid);
+    CHECK(user.carried() - carried == 40);
+    guards.pop_back();
+    guards[3].value = 1;  // it has 4 already
+    user.engine->advance_guards(guards, 10s * kSlow);
+    CHECK(guards[2].outcome.has_value());
+    REQUIRE(!guards[3].outcome);
+    CHECK(guards[3].outcome.error().code == Code::kStale);
+  }
+
+  TEST_CASE("what a caller began and the peer is slow to answer ends on the connection's thread") {
+    std::vector<std::byte> bytes(64 * kShortBytes);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 5 + i / 4096);
+    SlowPeer peer(bytes);
+    Ours user("user");
+    SegmentDescriptor segment = Ours("owner").engine->describe();
+    segment.tcp = {peer.address};
+    segment.nics.clear();
+    segment.buffers.clear();
+    BufferInfo all;
+    all.bytes = bytes.size();
+    segment.buffers.push_back(all);
+    auto opened = user.engine->open_segment(segment);
+    REQUIRE(opened);
+    std::vector<std::byte> in(8 * kShortBytes);
+    const auto requests = requests_of(Op::kRead, *opened, 0, in);
+    until_carried(user, [&] {
+      const BatchId batch = user.engine->allocate_batch();
+      auto outcome = user.engine->submit_awaited(batch, requests, 10s);
+      if (outcome) outcome = user.engine->wait(batch, 10s * kSlow);
+      user.engine->free_batch(batch);
+      return outcome.has_value();
+    });
+    for (int round = 0; round < 3; ++round) {
+      std::fill(in.begin(), in.end(), std::byte{0});
+      const uint64_t carried = user.carried();
+      peer.answer(false);
+      const BatchId batch = user.engine->allocate_batch();
+      REQUIRE(user.engine->submit_awaited(batch, requests, 1ms));
+      CHECK(user.engine->status(batch, 0).state == TransferState::kPending);
+      const auto early = user.engine->wait(batch, 1ms);
+      REQUIRE(!early);
+      CHECK(early.error().code == Code::kTimeout);
+      peer.answer(true);
+      CHECK(user.engine->wait(batch, 20s * kSlow));
+      CHECK(user.carried() - carried == requests.size());
+      for (size_t i = 0; i < requests.size(); ++i)
+        CHECK(std::memcmp(in.data() + i * kShortBytes, bytes.data() + place_of(i), bytes_of(i)) ==
+              0);
+      user.engine->free_batch(batch);
+      // Its thread rests again, at some time.
+      until_carried(user, [&] {
+        const BatchId next = user.engine->allocate_batch();
+        auto outcome = user.engine->submit_awaited(next, requests, 10s);
+        if (outcome) outcome = user.engine->wait(next, 10s * kSlow);
+        user.engine->free_batch(next);
+        return outcome.has_value();
+      });
+    }
+  }
+}
