@@ -3,7 +3,10 @@
 // updates are what KV events do. Beside it, in turns, a radix tree of compressed edges with the
 // holders at its nodes, filled with the same, and with the table from hash to node that a tree
 // needs because events name blocks by nothing but their hashes. Both must give the same answers.
-// Times are of this thread's CPU: one core's work, whatever else runs on the machine.
+// Times are of this thread's CPU: one core's work, whatever else runs on the machine. The lookups
+// are of prompts that are held whole, not at all, and to their half. Mixed operations are what a
+// request of 24 blocks brings about: it is looked up, a node drops the end of another prompt block
+// by block, and gets it back; each block is one operation.
 //
 // The blocks: sessions of 24 (three quarters of all blocks) and of 512, each behind one of 64
 // shared starts of six blocks that every instance holds. Most sessions are held by one instance, a
@@ -170,14 +173,11 @@ struct Scene {
   Random random{7};
 
   explicit Scene(uint64_t blocks) : all(blocks) {
+    every_holder([&](Slot slot, std::span<const uint64_t> tags) { index.add(slot, tags); });
     const size_t before = heap_bytes();
-    every_holder([&](Slot slot, std::span<const uint64_t> tags) {
-      for (const uint64_t tag : tags) index.add(slot, tag);
-    });
-    const size_t between = heap_bytes();
     every_holder([&](Slot slot, std::span<const uint64_t> tags) { tree.add(slot, tags); });
-    index_bytes = static_cast<double>(between - before);
-    tree_bytes = static_cast<double>(heap_bytes() - between);
+    index_bytes = static_cast<double>(index.bytes());
+    tree_bytes = static_cast<double>(heap_bytes() - before);
   }
 
   void every_holder(const std::function<void(Slot, std::span<const uint64_t>)>& each) const {
@@ -193,8 +193,62 @@ struct Scene {
     }
   }
 
+  // As a cache tells of them, in one message each: the end goes first.
+  void lose_and_get(Slot slot, std::span<const uint64_t> tags, size_t from) {
+    std::vector<uint64_t> lost(tags.begin() + static_cast<ptrdiff_t>(from), tags.end());
+    std::reverse(lost.begin(), lost.end());
+    index.remove(slot, lost);
+    index.add(slot, tags.subspan(from));
+  }
+
   uint64_t any_session(bool longs) {
     return longs ? all.shorts + random.below(all.longs) : random.below(all.shorts);
+  }
+
+  struct Prompt {
+    std::vector<uint64_t> tags;
+    Slot holder;      // has it all
+    uint32_t length;  // but for the end, which nobody has
+  };
+  // Of each prompt a part is cached.
+  std::vector<Prompt> prompts(bool longs, size_t n, double held) {
+    std::vector<Prompt> made(n);
+    for (auto& [tags, holder, length] : made) {
+      const uint64_t session = any_session(longs);
+      holder = all.holders(session)[0].first;
+      tags = all.tags(session);
+      const auto from = static_cast<size_t>(held * static_cast<double>(tags.size()));
+      length = static_cast<uint32_t>(from);
+      for (size_t i = from; i < tags.size(); ++i) tags[i] = random.next();
+    }
+    return made;
+  }
+
+  // us a lookup in the mean of all.
+  template <class Match>
+  double lookup_us(const std::vector<Prompt>& prompts, Match match) {
+    const double start = thread_seconds();
+    for (const auto& prompt : prompts)
+      if (match(prompt.tags)[prompt.holder] != prompt.length) return -1;
+    return (thread_seconds() - start) * 1e6 / static_cast<double>(prompts.size());
+  }
+
+  // Block operations a second, of requests as at the top of this file.
+  template <class Match, class Update>
+  double mixed(size_t rounds, Match match, Update update) {
+    const auto asked = prompts(false, rounds, 1);
+    std::vector<std::pair<Slot, std::vector<uint64_t>>> plan;
+    for (size_t i = 0; i < rounds; ++i) {
+      const uint64_t s = any_session(false);
+      plan.emplace_back(all.holders(s)[0].first, all.tags(s));
+    }
+    const double start = thread_seconds();
+    for (size_t i = 0; i < rounds; ++i) {
+      if (match(asked[i].tags)[asked[i].holder] < kShared) return -1;
+      update(plan[i].first, plan[i].second, kShared + 4);
+    }
+    const double n = static_cast<double>(rounds * (kShort + 2 * (kShort - kShared - 4)));
+    return n / (thread_seconds() - start);
   }
 
   // One request after another, each timed: the 99th percentile in us.
@@ -230,9 +284,9 @@ struct Scene {
 // What a figure prints beside its ratio to the tree: an absolute target.
 Result<> told(const char* name, const char* unit, double limit, bool less, size_t turns,
               const bench::Turn& ours, const bench::Turn& tree) {
-  MC_TRY_(bench::compare({"index", name, unit, "radix tree", 0, less}, turns, ours, tree));
+  MC_TRY_(bench::compare({"prefix-index", name, unit, "radix tree", 0, less}, turns, ours, tree));
   const std::string against = strf("%g %s", limit, unit);
-  return bench::compare({"index", name, unit, against, 1, less}, turns, ours,
+  return bench::compare({"prefix-index", name, unit, against, 1, less}, turns, ours,
                         [limit] { return Result<Measured>(limit); });
 }
 
@@ -260,6 +314,43 @@ Result<> requests(Scene& scene, bool longs, double limit_us, const bench::Option
               true, o.turns(), ours, tree);
 }
 
+// Mean time of a lookup; a tree is the limit for those that are held whole.
+Result<> lookups(Scene& scene, bool longs, double held, const bench::Options& o) {
+  const auto asked = scene.prompts(longs, o.quick ? 500 : 2000, held);
+  const auto timed = [&](const auto& match) -> Result<Measured> {
+    const double us = scene.lookup_us(asked, match);
+    if (us < 0) return fail(Code::kInternal, "a lookup found the wrong length");
+    return Measured(us);
+  };
+  const std::string name = strf("lookup of %zu blocks, %s", longs ? kLong : kShort,
+                                held == 1  ? "all held"
+                                : held > 0 ? "half of them held"
+                                           : "the first not held");
+  return bench::compare(
+      {"prefix-index", name, "us", "radix tree", 1, true}, o.turns(),
+      [&] { return timed([&](const auto& t) { return scene.index.match(t, kSlots); }); },
+      [&] { return timed([&](const auto& t) { return scene.tree.match(t); }); });
+}
+
+Result<> mixed(Scene& scene, const bench::Options& o) {
+  const size_t rounds = o.quick ? 5'000 : 20'000;
+  return told(
+      "mixed block operations", "1/s", 1e7, false, o.turns(),
+      [&]() -> Result<Measured> {
+        return Measured(scene.mixed(
+            rounds, [&](const auto& t) { return scene.index.match(t, kSlots); },
+            [&](Slot slot, const auto& tags, size_t at) { scene.lose_and_get(slot, tags, at); }));
+      },
+      [&]() -> Result<Measured> {
+        return Measured(scene.mixed(
+            rounds, [&](const auto& t) { return scene.tree.match(t); },
+            [&](Slot slot, const auto& tags, size_t at) {
+              scene.tree.remove(slot, std::span<const uint64_t>(tags).subspan(at));
+              scene.tree.add(slot, tags);
+            }));
+      });
+}
+
 // The worst there is: a long prompt that every instance holds to its end.
 Result<> everywhere(const bench::Options& o) {
   sched::PrefixIndex index;
@@ -275,14 +366,14 @@ Result<> everywhere(const bench::Options& o) {
     return Measured((thread_seconds() - start) * 1e4);
   };
   return bench::compare(
-      {"index", "512 blocks held by all", "us", "200 us", 1, true}, o.turns(),
+      {"prefix-index", "512 blocks held by all", "us", "200 us", 1, true}, o.turns(),
       [&] { return timed([&] { return index.match(tags, kSlots); }); },
       [] { return Result<Measured>(200.0); });
 }
 
 Result<> rebuild(const bench::Options& o) {
   return bench::compare(
-      {"index", "a million blocks put in", "s", "2 seconds", 1, true}, o.turns(),
+      {"prefix-index", "a million blocks put in", "s", "2 seconds", 1, true}, o.turns(),
       [&]() -> Result<Measured> {
         const double start = thread_seconds();
         sched::PrefixIndex index;
@@ -297,7 +388,8 @@ Result<int> run(const bench::Options& o) {
   MC_TRY_(rebuild(o));
   MC_TRY_(everywhere(o));
   const auto scene = std::make_unique<Scene>(o.quick ? 1'000'000 : 10'000'000);
-  std::fprintf(stderr, "index: %zu blocks over %zu instances\n", scene->index.blocks(), kSlots);
+  std::fprintf(stderr, "prefix-index: %zu blocks over %zu instances\n", scene->index.blocks(),
+               kSlots);
   if (scene->index.blocks() != scene->all.blocks)
     return fail(Code::kInternal, "blocks are missing");
   MC_TRY_(same_answers(*scene));
@@ -308,13 +400,14 @@ Result<int> run(const bench::Options& o) {
       [&] { return Result<Measured>(scene->tree_bytes / blocks); }));
   MC_TRY_(requests(*scene, false, 20, o));
   MC_TRY_(requests(*scene, true, 200, o));
+  for (const bool longs : {false, true})
+    for (const double held : {1.0, 0.0, 0.5}) MC_TRY_(lookups(*scene, longs, held, o));
   const size_t rounds = o.quick ? 5'000 : 20'000;
   MC_TRY_(told(
       "updates", "1/s", 1e6, false, o.turns(),
       [&]() -> Result<Measured> {
         return Measured(scene->updates(rounds, [&](Slot slot, const auto& tags, size_t at) {
-          for (size_t i = tags.size(); i-- > at;) scene->index.remove(slot, tags[i]);
-          for (size_t i = at; i < tags.size(); ++i) scene->index.add(slot, tags[i]);
+          scene->lose_and_get(slot, tags, at);
         }));
       },
       [&]() -> Result<Measured> {
@@ -323,6 +416,7 @@ Result<int> run(const bench::Options& o) {
           scene->tree.add(slot, tags);
         }));
       }));
+  MC_TRY_(mixed(*scene, o));
   MC_TRY_(same_answers(*scene));
   return 0;
 }

@@ -1,6 +1,6 @@
 // Allocates large tables that are read at random in huge pages. A read then misses the cache but
 // not the TLB too. The kernel must allow transparent huge pages (`always` or `madvise`). Tables
-// below kHugeFrom are ordinary memory.
+// below kHugeFrom are ordinary memory. All begin at a cache line.
 //
 // Thread: any.
 #pragma once

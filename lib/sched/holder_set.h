@@ -29,6 +29,10 @@ class HolderSet {
   bool drop(Slot slot, bool guesses_only);
   bool holds(Slot slot) const;
 
+  // The same nodes and guesses; false when a list has them in another order.
+  bool operator==(const HolderSet& other) const {
+    return list_ == other.list_ && bits_ == other.bits_;
+  }
   bool wide() const { return !bits_.empty(); }  // a bitmap
   std::span<const Slot> list() const { return list_; }
   // The bitmap's nodes 64 k to 64 k + 63.

@@ -3,142 +3,184 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <memory>
 #include <utility>
 
 #include "base/random.h"
 
 namespace mc::sched {
 namespace {
-constexpr size_t kCapacityMin = 1024;
-// The distance in match(), in blocks, from an entry's prefetch to its search, the read of its set,
-// and its count.
-constexpr size_t kFind = 6, kReach = 9, kAhead = 12;
-constexpr size_t kFound = 8;  // more than kAhead - kFind
-// Above 85 % linear probing runs long; growing by a quarter from there leaves 68 %.
-constexpr bool full(size_t used, size_t capacity) { return used > capacity / 20 * 17; }
+constexpr size_t kAhead = 12;  // blocks read ahead at most, where a prompt is not in runs
+constexpr int kStream = 48;    // cells read ahead in a run: more than the CPU does by itself
+constexpr uint32_t kSets = 4;  // cells between the prefetch of a set and its use
 }  // namespace
 
-PrefixIndex::PrefixIndex(size_t entries_max) : entries_max_(entries_max), table_(kCapacityMin) {}
+PrefixIndex::PrefixIndex(size_t entries_max) : entries_max_(std::min(entries_max, size_t{kNone})) {}
 
-// Tags are hash bytes already, but a peer chose them: mixing keeps crafted ones from clustering.
-// The high half of a product: homes are in the order of the mixed tags at any capacity.
-size_t PrefixIndex::home(uint64_t tag) const {
-  __extension__ using Wide = unsigned __int128;
-  return static_cast<size_t>(static_cast<Wide>(mix64(tag)) * table_.size() >> 64);
-}
+// Finds blocks one after another. The neighbour of the one before is tried first, and nothing is
+// read ahead while that is right. Each time it is wrong more is read ahead, up to kAhead: the
+// bucket of a block, and halfway to it the cell.
+class PrefixIndex::Search {
+ public:
+  Search(const PrefixIndex& index, std::span<const uint64_t> tags, At last = kNone)
+      : index_(index), tags_(tags), at_(last) {
+    if (last < index.cells_.size()) stand_at(last);
+  }
 
-void PrefixIndex::prefetch(std::span<const uint64_t> tags) const {
-  for (const uint64_t tag : tags) __builtin_prefetch(&table_[home(tag)]);
-}
+  // The place of tags[i]; kNone: it is not there. To be asked for each i in order.
+  At find(size_t i) {
+    const uint64_t tag = tags_[i];
+    if (ahead_ > 0) read_ahead(i);
+    if (cell_ != nullptr && cell_ + 1 < end_ && cell_[1].tag == tag && cell_[1].count > 0) {
+      if (ahead_ > 0) --ahead_;
+      ++cell_;
+      return ++at_;
+    }
+    ahead_ = std::min(2 * ahead_ + 2, kAhead);
+    const At at =
+        index_.cells_.is(at_ - 1, tag) ? at_ - 1 : index_.buckets_.find(index_.cells_, tag);
+    if (at != kNone) stand_at(at);
+    return at;
+  }
+  // How many blocks from tags[i] on are the next neighbours, with the same holders as the block
+  // found last. The search stands at the last of them.
+  size_t same_from(size_t i) {
+    const Cell* c = cell_;
+    const Cell* const end =
+        c + std::min<ptrdiff_t>(end_ - c, static_cast<ptrdiff_t>(tags_.size() - i + 1));
+    const uint64_t* tag = tags_.data() + i;
+    const uint64_t holders = c->all_holders();
+    while (++c < end && c->tag == *tag && c->all_holders() == holders) {
+      __builtin_prefetch(c + kStream);
+      ++tag;
+    }
+    const auto n = static_cast<size_t>(c - 1 - cell_);
+    cell_ += n;
+    at_ += static_cast<At>(n);
+    return n;
+  }
+  void stand_at(At at) {
+    at_ = at;
+    cell_ = &index_.cells_[at];
+    end_ = index_.cells_.end_of_run(at);
+  }
+  At last() const { return at_; }
 
-size_t PrefixIndex::find(uint64_t tag) const {
-  size_t at = home(tag);
-  while (table_[at].count > 0 && table_[at].tag != tag) at = after(at);
+ private:
+  void read_ahead(size_t i) {
+    const size_t buckets = std::min(i + ahead_ + 1, tags_.size());
+    for (bucket_ = std::max(bucket_, i + 1); bucket_ < buckets; ++bucket_)
+      index_.buckets_.prefetch(tags_[bucket_]);
+    const size_t cells = std::min(i + ahead_ / 2 + 1, tags_.size());
+    for (next_ = std::max(next_, i + 1); next_ < cells; ++next_)
+      if (const At at = index_.buckets_.likely(tags_[next_]); at != kNone)
+        __builtin_prefetch(&index_.cells_[at]);
+  }
+
+  const PrefixIndex& index_;
+  std::span<const uint64_t> tags_;
+  At at_;
+  const Cell *cell_ = nullptr, *end_ = nullptr;  // at_ and the end of its run
+  size_t ahead_ = 0, bucket_ = 0, next_ = 0;     // blocks; the first whose bucket, cell is not read
+};
+
+PrefixIndex::At PrefixIndex::place(uint64_t tag, At near) {
+  if (used_ >= entries_max_) {
+    ++refused_;
+    return kNone;
+  }
+  ++used_;
+  const At at = cells_.take(tag, near);
+  buckets_.insert(cells_, at);
   return at;
 }
 
-PrefixIndex::Entry* PrefixIndex::place(uint64_t tag) {
-  size_t at = find(tag);
-  if (table_[at].count > 0) return &table_[at];
-  if (used_ >= entries_max_) {
-    ++refused_;
-    return nullptr;
-  }
-  if (full(used_ + 1, table_.size())) {
-    grow();
-    at = find(tag);
-  }
-  ++used_;
-  table_[at] = {.tag = tag, .holders = {}, .count = 0};
-  return &table_[at];
-}
-
-// Old and new table are in the same order, except for entries that wrapped around: both are
-// streamed.
-void PrefixIndex::grow() {
-  Table old(table_.size() / 4 * 5);
-  old.swap(table_);
-  for (const Entry& e : old)
-    if (e.count > 0) table_[find(e.tag)] = e;
-  retired_.at = 0;
-}
-
-// Closes the gap, so that every entry stays reachable from its home without tombstones.
-void PrefixIndex::erase(size_t at) {
-  const size_t size = table_.size();
-  const auto distance = [size](size_t from, size_t to) { return (to + size - from) % size; };
+void PrefixIndex::erase(At at) {
   --used_;
-  table_[at].count = 0;
-  for (size_t next = after(at); table_[next].count > 0; next = after(next)) {
-    const size_t from = home(table_[next].tag);
-    if (distance(from, next) < distance(at, next)) continue;  // it may not move before its home
-    table_[at] = table_[next];
-    table_[next].count = 0;
-    if (at < retired_.at && next >= retired_.at) retired_.at = at;  // it was not looked at
-    at = next;
-  }
+  buckets_.erase(cells_[at].tag, at);
+  cells_.free(at);
 }
 
 size_t PrefixIndex::bytes() const {
-  size_t n = table_.capacity() * sizeof(Entry) + aside_.capacity() * sizeof(HolderSet) +
+  size_t n = cells_.bytes() + buckets_.bytes() + aside_.capacity() * sizeof(HolderSet) +
              aside_free_.capacity() * sizeof(uint32_t);
   for (const HolderSet& set : aside_) n += set.heap_bytes();
   return n;
 }
 
-void PrefixIndex::hold(Entry& e, Slot value) {
-  if (e.count == kAside) return aside_[aside(e)].hold(value);
-  for (Slot& h : std::span(e.holders, e.count)) {
+void PrefixIndex::hold(Cell& c, Slot value) {
+  if (c.count == Cell::kAside) return aside_[c.set()].hold(value);
+  for (Slot& h : std::span(c.holders, c.count)) {
     if ((h & ~kGuessed) != (value & ~kGuessed)) continue;
     h &= value;  // a report confirms a guess; a guess takes nothing from a report
     return;
   }
-  if (e.count < kInline) {
-    e.holders[e.count++] = value;
+  if (c.count < kInline) {
+    c.holders[c.count++] = value;
     return;
   }
   if (aside_free_.empty()) {
     aside_free_.push_back(static_cast<uint32_t>(aside_.size()));
+    if (aside_.size() == aside_.capacity()) aside_.reserve(aside_.size() / 4 * 5 + 8);
     aside_.emplace_back();
   }
   const uint32_t at = aside_free_.back();
   aside_free_.pop_back();
-  aside_[at].assign({e.holders, e.count});
+  aside_[at].assign({c.holders, c.count});
   aside_[at].hold(value);
-  e.holders[0] = static_cast<Slot>(at);
-  e.holders[1] = static_cast<Slot>(at >> 16);
-  e.count = kAside;
+  c.holders[0] = static_cast<Slot>(at);
+  c.holders[1] = static_cast<Slot>(at >> 16);
+  c.count = Cell::kAside;
 }
 
-bool PrefixIndex::drop(Entry& e, Slot slot, bool guesses_only) {
-  if (e.count == kAside) {
-    const uint32_t at = aside(e);
+bool PrefixIndex::drop(Cell& c, Slot slot, bool guesses_only) {
+  if (c.count == Cell::kAside) {
+    const uint32_t at = c.set();
     HolderSet& set = aside_[at];
     if (!set.drop(slot, guesses_only) || set.size() > kInline) return false;
-    std::copy(set.list().begin(), set.list().end(), e.holders);
-    e.count = static_cast<uint16_t>(set.size());
+    std::copy(set.list().begin(), set.list().end(), c.holders);
+    c.count = static_cast<uint16_t>(set.size());
     set.clear();
     aside_free_.push_back(at);
     return false;
   }
-  const auto all = std::span(e.holders, e.count);
+  const auto all = std::span(c.holders, c.count);
   const auto it =
       std::find_if(all.begin(), all.end(), [&](Slot h) { return (h & ~kGuessed) == slot; });
   if (it == all.end() || (guesses_only && (*it & kGuessed) == 0)) return false;
   *it = all.back();
-  return --e.count == 0;
+  return --c.count == 0;
 }
 
-void PrefixIndex::add(Slot slot, uint64_t tag) {
+void PrefixIndex::add(Slot slot, std::span<const uint64_t> tags) {
   retired_.used(slot);
-  if (Entry* e = place(tag)) hold(*e, slot);
+  hold_all(tags, slot);
 }
 
-void PrefixIndex::remove(Slot slot, uint64_t tag) { remove(slot, tag, false); }
+void PrefixIndex::hold_all(std::span<const uint64_t> tags, Slot value) {
+  Search search(*this, tags, last_);
+  for (size_t i = 0; i < tags.size(); ++i) {
+    At at = search.find(i);
+    if (at == kNone) {
+      at = place(tags[i], search.last());
+      if (at == kNone) continue;
+      search.stand_at(at);
+    }
+    hold(cells_[at], value);
+  }
+  last_ = search.last();
+}
 
-void PrefixIndex::remove(Slot slot, uint64_t tag, bool guesses_only) {
-  const size_t at = find(tag);
-  if (table_[at].count > 0 && drop(table_[at], slot, guesses_only)) erase(at);
+void PrefixIndex::remove(Slot slot, std::span<const uint64_t> tags) { drop_all(tags, slot, false); }
+
+void PrefixIndex::drop_all(std::span<const uint64_t> tags, Slot slot, bool guesses_only) {
+  Search search(*this, tags);
+  for (size_t i = 0; i < tags.size(); ++i) {
+    const size_t later = i + kAhead;  // a block that nobody holds any more leaves its bucket
+    if (later < tags.size()) buckets_.prefetch(tags[later]);
+    const At at = search.find(i);
+    if (at != kNone && drop(cells_[at], slot, guesses_only)) erase(at);
+  }
 }
 
 bool PrefixIndex::retire(Slot slot) {
@@ -147,36 +189,31 @@ bool PrefixIndex::retire(Slot slot) {
   return retired_.retire(slot);
 }
 
-std::vector<PrefixIndex::Slot> PrefixIndex::sweep(size_t entries) {
+std::vector<PrefixIndex::Slot> PrefixIndex::sweep(size_t cells) {
   if (!retired_.any()) return {};
   std::array<Slot, HolderSet::kListMax> some;
-  const auto none_left = [&](Entry& e) {  // but for nodes that are gone
+  const auto none_left = [&](Cell& c) {  // but for nodes that are gone
     std::span<const Slot> gone = retired_.all();
-    if (e.count != kAside || !aside_[aside(e)].wide()) {
+    if (c.count != Cell::kAside || !aside_[c.set()].wide()) {
       size_t n = 0;
-      for (const Slot h :
-           e.count == kAside ? aside_[aside(e)].list() : std::span<const Slot>(e.holders, e.count))
+      for (const Slot h : c.count == Cell::kAside ? aside_[c.set()].list()
+                                                  : std::span<const Slot>(c.holders, c.count))
         if (const auto slot = static_cast<Slot>(h & ~kGuessed); retired_.has(slot))
           some[n++] = slot;
       gone = std::span(some).first(n);
     }
-    return std::any_of(gone.begin(), gone.end(), [&](Slot slot) { return drop(e, slot, false); });
+    return std::any_of(gone.begin(), gone.end(), [&](Slot slot) { return drop(c, slot, false); });
   };
-  for (; entries > 0 && retired_.at < table_.size(); --entries) {
-    Entry& e = table_[retired_.at];
-    if (e.count > 0 && none_left(e))
-      erase(retired_.at);  // another may stand there now
-    else
-      ++retired_.at;
+  for (; cells > 0 && retired_.at < cells_.size(); --cells, ++retired_.at) {
+    const auto at = static_cast<At>(retired_.at);
+    if (cells_[at].count > 0 && none_left(cells_[at])) erase(at);
   }
-  return retired_.at < table_.size() ? std::vector<Slot>{} : retired_.end_pass();
+  return retired_.at < cells_.size() ? std::vector<Slot>{} : retired_.end_pass();
 }
 
 PrefixIndex::Guess PrefixIndex::guess(Slot slot, std::span<const uint64_t> tags, Time until) {
-  prefetch(tags);
   retired_.used(slot);
-  for (const uint64_t tag : tags)
-    if (Entry* e = place(tag)) hold(*e, slot | kGuessed);
+  hold_all(tags, slot | kGuessed);
   const Guess id = next_guess_++;
   guesses_[id] = {slot, until, {tags.begin(), tags.end()}};
   end_at(until, id);
@@ -213,8 +250,7 @@ void PrefixIndex::prolong(Guess guess, Time until) {
 void PrefixIndex::withdraw(Guess guess) {
   const auto it = guesses_.find(guess);
   if (it == guesses_.end()) return;
-  prefetch(it->second.tags);
-  for (const uint64_t tag : it->second.tags) remove(it->second.slot, tag, true);
+  drop_all(it->second.tags, it->second.slot, true);
   guesses_.erase(it);
   drop_stale_ends();
 }
@@ -229,27 +265,67 @@ Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.
 // bitmaps of blocks that many hold. From the first block that few hold it is a list.
 class PrefixIndex::Walk {
  public:
-  Walk(size_t slots, const RetiredSlots& retired) : retired_(retired) { out_.slots = slots; }
+  Walk(const PrefixIndex& index, size_t slots) : index_(index) { out_.slots = slots; }
 
+  void past(At at) {
+    const Cell& c = index_.cells_[at];
+    if (c.count != Cell::kAside) {
+      last_ = nullptr;
+      return past({c.holders, c.count});
+    }
+    prefetch_sets(at);
+    const HolderSet& set = index_.aside_[c.set()];
+    if (last_ != nullptr && *last_ == set)
+      past_same();
+    else if (set.wide())
+      past(set);
+    else
+      past(set.list());
+    last_ = &set;
+  }
+
+  // Blocks with the same holders as the one before.
+  void past_same(size_t blocks = 1) {
+    at_ += static_cast<uint32_t>(blocks);
+    if (!few_) out_.levels.back().length = at_;
+  }
+
+  bool goes_on() const { return any_; }
+  Matches end() && {
+    for (size_t i = 0; i < left_; ++i) out_.few[i].second = at_;
+    return std::move(out_);
+  }
+
+ private:
   void past(const HolderSet& wide) {
     ++at_;
     if (few_) return keep([&](Slot slot) { return wide.holds(slot); });
     auto& levels = out_.levels;
-    Matches::Level level{at_, 0, std::vector<uint64_t>((out_.slots + 63) / 64)};
-    for (size_t k = 0; k < level.bits.size(); ++k) {
-      level.bits[k] = wide.word(k) & (levels.empty() ? live(k) : levels.back().bits[k]);
-      level.nodes += static_cast<size_t>(std::popcount(level.bits[k]));
-    }
-    any_ = level.nodes > 0;
-    if (!levels.empty() && level.nodes == levels.back().nodes)
+    const size_t words = (out_.slots + 63) / 64;
+    const auto both = [&](size_t k) {
+      return wide.word(k) & (levels.empty() ? live(k) : levels.back().bits[k]);
+    };
+    size_t nodes = 0;
+    for (size_t k = 0; k < words; ++k) nodes += static_cast<size_t>(std::popcount(both(k)));
+    any_ = nodes > 0;
+    if (!levels.empty() && nodes == levels.back().nodes) {
       levels.back().length = at_;  // within it, with as many nodes: the same set
-    else if (any_)
+    } else if (any_) {
+      Matches::Level level{at_, nodes, std::vector<uint64_t>(words)};
+      for (size_t k = 0; k < words; ++k) level.bits[k] = both(k);
       levels.push_back(std::move(level));
+    }
   }
 
   void past(std::span<const Slot> holders) {
     ++at_;
     if (few_) {
+      if (left_ == 1)  // most often
+        return keep([&](Slot slot) {
+          return std::any_of(holders.begin(), holders.end(),
+                             [slot](Slot h) { return (h & ~kGuessed) == slot; });
+        });
+      if (!marks_) marks_ = std::make_unique<Marks>();
       for (const Slot h : holders) mark(h) |= bit(h);
       keep([&](Slot slot) { return (mark(slot) & bit(slot)) != 0; });
       for (const Slot h : holders) mark(h) = 0;
@@ -258,7 +334,7 @@ class PrefixIndex::Walk {
     few_ = true;
     for (const Slot h : holders) {
       const auto slot = static_cast<Slot>(h & ~kGuessed);
-      if (slot < out_.slots && !retired_.has(slot) &&
+      if (slot < out_.slots && !index_.retired_.has(slot) &&
           (out_.levels.empty() || out_.levels.back().has(slot)))
         out_.few.emplace_back(slot, at_);
     }
@@ -266,59 +342,57 @@ class PrefixIndex::Walk {
     any_ = left_ > 0;
   }
 
-  bool go_on() { return std::exchange(any_, false); }
-  Matches end() && { return std::move(out_); }
+  // What the next blocks keep aside is a chain of reads that miss the caches.
+  void prefetch_sets(At at) const {
+    const auto set = [&](At of) -> const HolderSet* {
+      const IndexCells& cells = index_.cells_;
+      const bool any = of < cells.size() && cells[of].count == Cell::kAside;
+      return any ? &index_.aside_[cells[of].set()] : nullptr;
+    };
+    __builtin_prefetch(set(at + 2 * kSets));
+    if (const HolderSet* const s = set(at + kSets)) s->prefetch();
+  }
 
- private:
-  uint64_t& mark(Slot h) { return marks_[(h & ~kGuessed) / 64]; }
+  uint64_t& mark(Slot h) { return (*marks_)[(h & ~kGuessed) / 64]; }
   static uint64_t bit(Slot h) { return uint64_t{1} << h % 64; }
   // Nodes that still match stand before those that do not.
   template <class Holds>
   void keep(Holds holds) {
     for (size_t i = 0; i < left_;) {
-      if (holds(out_.few[i].first))
-        out_.few[i++].second = at_;
-      else
-        std::swap(out_.few[i], out_.few[--left_]);
+      if (holds(out_.few[i].first)) {
+        ++i;
+        continue;
+      }
+      out_.few[i].second = at_ - 1;
+      std::swap(out_.few[i], out_.few[--left_]);
     }
     any_ = left_ > 0;
   }
 
-  uint64_t live(size_t k) const { return out_.all(k) & ~retired_.word(k); }
+  uint64_t live(size_t k) const { return out_.all(k) & ~index_.retired_.word(k); }
 
-  const RetiredSlots& retired_;
+  const PrefixIndex& index_;
+  const HolderSet* last_ = nullptr;  // of the last block, if aside
   uint32_t at_ = 0;
   bool any_ = false, few_ = false;
   Matches out_;
-  size_t left_ = 0;                              // of out_.few, still matching
-  std::array<uint64_t, kGuessed / 64> marks_{};  // the nodes of one list, while it is looked at
+  size_t left_ = 0;  // of out_.few, still matching: their length is at_
+  using Marks = std::array<uint64_t, kGuessed / 64>;
+  std::unique_ptr<Marks> marks_;  // the nodes of one list, while it is looked at
 };
 
-// Every block is a chain of reads that miss the caches: entry, set, and what the set points to.
-// Four stages keep several blocks on their way, each stage a few blocks before the next.
 Matches PrefixIndex::matches(std::span<const uint64_t> tags, size_t slots) const {
-  Walk walk(slots, retired_);
-  const Entry* found[kFound];
-  const size_t n = tags.size();
-  for (size_t step = 0; step < n + kAhead; ++step) {
-    if (step < n) __builtin_prefetch(&table_[home(tags[step])]);
-    if (const size_t i = step - kFind; i < n) {
-      const Entry& e = *(found[i % kFound] = &table_[find(tags[i])]);
-      if (e.count == kAside) __builtin_prefetch(&aside_[aside(e)]);
+  Walk walk(*this, slots);
+  Search search(*this, tags);
+  for (size_t i = 0; i < tags.size();) {
+    const At at = search.find(i++);
+    if (at == kNone) break;
+    walk.past(at);
+    if (!walk.goes_on()) break;
+    if (const size_t n = search.same_from(i); n > 0) {  // most blocks of a run
+      walk.past_same(n);
+      i += n;
     }
-    if (const size_t i = step - kReach; i < n && found[i % kFound]->count == kAside)
-      aside_[aside(*found[i % kFound])].prefetch();
-    const size_t i = step - kAhead;
-    if (i >= n) continue;
-    const Entry& e = *found[i % kFound];
-    if (e.count == 0) break;
-    if (e.count != kAside)
-      walk.past({e.holders, e.count});
-    else if (const HolderSet& set = aside_[aside(e)]; set.wide())
-      walk.past(set);
-    else
-      walk.past(set.list());
-    if (!walk.go_on()) break;
   }
   return std::move(walk).end();
 }
@@ -326,11 +400,15 @@ Matches PrefixIndex::matches(std::span<const uint64_t> tags, size_t slots) const
 std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
   const Matches found = matches(tags, slots);
   std::vector<uint32_t> lengths(slots);
-  for (int at = 0; at < static_cast<int>(found.levels.size()); ++at)
-    found.each(at, [&, length = found.level_length(at)](Slot slot) {
-      lengths[slot] = length;
-      return false;
-    });
+  for (const Matches::Level& level : found.levels)  // a longer one is written over a shorter
+    for (size_t k = 0; k < level.bits.size(); ++k) {
+      uint32_t* const of = lengths.data() + 64 * k;
+      if (level.bits[k] == ~uint64_t{0})
+        std::fill_n(of, 64, level.length);
+      else
+        for (uint64_t left = level.bits[k]; left != 0; left &= left - 1)
+          of[std::countr_zero(left)] = level.length;
+    }
   for (const auto& [slot, length] : found.few) lengths[slot] = length;
   return lengths;
 }

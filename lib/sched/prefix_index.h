@@ -1,19 +1,22 @@
 // Maps blocks to the nodes that probably hold them: a shadow of all prefill caches.
 //
-// One flat open-addressing table maps the first 8 bytes of a block's hash (its tag) to the nodes
-// that hold it, in 16 bytes an entry. Blocks with more than kInline holders keep a HolderSet aside.
-// Entries stand in the order of their mixed tags, at most kFull full. The table grows by a quarter
-// in one sequential pass: at most 24 bytes a block at any size. match() answers for all nodes in
-// one walk along the prompt, reading ahead. The table is a hint: a node checks full hashes itself,
-// so a colliding tag costs a wrong guess and nothing else.
+// Blocks are known by the first 8 bytes of their hash (the tag). A block and the nodes that hold it
+// are a cell of 16 bytes; a hash table of cell numbers finds it. Cells of blocks that were added
+// one after another are neighbours, and a walk along a prompt looks at the neighbour first: a
+// prompt is read as a few runs, as from a radix tree, and single blocks are looked up only where
+// runs part. Where there are no runs the walk reads ahead. It ends at the first block that nobody
+// holds, or that none of the nodes holds which had all before. Blocks with more than kInline
+// holders keep a HolderSet aside. At most 24 bytes a block at any size. match() answers for all
+// nodes in one walk. The index is a hint: a node checks full hashes itself, so a colliding tag
+// costs a wrong guess and nothing else.
 //
 // Besides the nodes' reports the index holds guesses: entries written when a request is sent to a
 // node, so that its siblings in the same burst follow it. A guess expires unless the node confirms
 // it.
 //
-// A node that is gone, or whose cache has to be listed anew, is not searched for in the table: its
-// slot is retired. Matches leave it out from then on, and sweep() takes its entries out in parts;
-// only then the slot may be given out again.
+// A node that is gone, or whose cache has to be listed anew, is not searched for: its slot is
+// retired. Matches leave it out from then on, and sweep() takes it out of the cells in parts; only
+// then the slot may be given out again.
 //
 // Bounded: over `entries_max` distinct blocks new ones are not taken (see refused()).
 // Thread: one owner. Pure: time is an argument.
@@ -27,9 +30,10 @@
 #include <utility>
 #include <vector>
 
-#include "base/huge_pages.h"
 #include "base/time.h"
 #include "sched/holder_set.h"
+#include "sched/index/buckets.h"
+#include "sched/index/cells.h"
 #include "sched/matches.h"
 
 namespace mc::sched {
@@ -41,13 +45,16 @@ class PrefixIndex {
 
   explicit PrefixIndex(size_t entries_max = size_t{1} << 24);
 
-  void add(Slot slot, uint64_t tag);
-  void remove(Slot slot, uint64_t tag);
+  // Blocks in the order of a prompt, or as events name them; many at once cost less than each.
+  void add(Slot slot, std::span<const uint64_t> tags);
+  void remove(Slot slot, std::span<const uint64_t> tags);
+  void add(Slot slot, uint64_t tag) { add(slot, {&tag, 1}); }
+  void remove(Slot slot, uint64_t tag) { remove(slot, {&tag, 1}); }
   // Forgets all of its blocks, guesses included. False: it had none, so it may be given out again
   // now; else once sweep() names it. Until then nothing is added for it.
   bool retire(Slot slot);
-  // Looks at so many entries at most. Returns the retired slots that no entry has any more.
-  std::vector<Slot> sweep(size_t entries);
+  // Looks at so many cells at most. Returns the retired slots that no cell has any more.
+  std::vector<Slot> sweep(size_t cells);
 
   using Guess = uint64_t;
   Guess guess(Slot slot, std::span<const uint64_t> tags, Time until);
@@ -63,44 +70,37 @@ class PrefixIndex {
 
   size_t blocks() const { return used_; }
   uint64_t refused() const { return refused_; }
-  size_t bytes() const;  // of the table and of what stands aside; walks the latter
+  size_t bytes() const;  // of cells, table and what stands aside; walks the latter
 
  private:
-  static constexpr size_t kInline = 3;
+  using At = IndexCells::At;
+  using Cell = IndexCell;
+  static constexpr size_t kInline = Cell::kInline;
+  static constexpr At kNone = IndexCells::kNone;
   static constexpr Slot kGuessed = HolderSet::kGuessed;
-  static constexpr uint16_t kAside = 0xffff;  // as count: holders are in aside_
-  struct Entry {
-    uint64_t tag;
-    Slot holders[kInline];  // or, aside, the set's number in the first two
-    uint16_t count;         // 0: the entry is free
-  };
-  static_assert(sizeof(Entry) == 16);
   struct Guessed {
     Slot slot;
     Time until;
     std::vector<uint64_t> tags;
   };
   using End = std::pair<Time, Guess>;
-  class Walk;  // of matches()
+  class Walk;    // of matches()
+  class Search;  // of blocks in the order of a prompt
 
-  size_t home(uint64_t tag) const;
-  void prefetch(std::span<const uint64_t> tags) const;
   void end_at(Time until, Guess guess);
   void drop_stale_ends();
   bool stale(const End& end) const;
-  size_t after(size_t at) const { return at + 1 == table_.size() ? 0 : at + 1; }
-  size_t find(uint64_t tag) const;  // its place, or where it would stand
-  Entry* place(uint64_t tag);       // found or made; nullptr when full
-  void grow();
-  void erase(size_t at);
-  static uint32_t aside(const Entry& e) { return e.holders[0] | uint32_t{e.holders[1]} << 16; }
-  void hold(Entry& e, Slot value);
-  bool drop(Entry& e, Slot slot, bool guesses_only);  // true: no node holds it any more
-  void remove(Slot slot, uint64_t tag, bool guesses_only);
+  void hold_all(std::span<const uint64_t> tags, Slot value);
+  void drop_all(std::span<const uint64_t> tags, Slot slot, bool guesses_only);
+  At place(uint64_t tag, At near);  // kNone when full
+  void erase(At at);
+  void hold(Cell& c, Slot value);
+  bool drop(Cell& c, Slot slot, bool guesses_only);  // true: no node holds it any more
 
   size_t entries_max_;
-  using Table = std::vector<Entry, HugePages<Entry>>;
-  Table table_;
+  IndexCells cells_;
+  IndexBuckets buckets_;
+  At last_ = kNone;  // of the block that was added last
   size_t used_ = 0;
   uint64_t refused_ = 0;
   std::vector<HolderSet> aside_;

@@ -268,7 +268,9 @@ void WorkerRegistry::ask(const Worker& worker, uint64_t from, uint64_t seq, uint
 // over all of them, and repeating one does no harm.
 void WorkerRegistry::page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq,
                           uint64_t pages) {
-  for (const BlockHash& hash : page.blocks) index_.add(worker.slot, hash.tag());
+  std::vector<uint64_t> tags;
+  for (const BlockHash& hash : page.blocks) tags.push_back(hash.tag());
+  index_.add(worker.slot, tags);
   if (from == 0) {
     seq = page.seq;
     worker.digest = page.digest;

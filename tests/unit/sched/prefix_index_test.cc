@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -159,6 +160,61 @@ TEST_CASE("sweeping while entries move leaves nothing of any retired slot") {
     blocks += !truth[tag].empty();
   }
   CHECK(index.blocks() == blocks);
+}
+
+TEST_CASE("blocks added and removed many at once are as when each is named alone") {
+  Random random(3);
+  PrefixIndex whole, single;
+  std::vector<std::vector<uint64_t>> prompts(200);
+  for (auto& tags : prompts) {  // they share starts, and some blocks stand twice
+    const uint64_t start = random.below(10), own = random.next();
+    const size_t shared = random.below(20), n = random.below(200);
+    for (size_t i = 0; i < n; ++i) tags.push_back(mix64(i < shared ? start << 32 | i : own + i));
+    if (n > 2) tags[n - 1] = tags[n / 2];
+  }
+  for (int i = 0; i < 5000; ++i) {
+    const auto& tags = prompts[random.below(prompts.size())];
+    const auto slot = static_cast<PrefixIndex::Slot>(random.below(8));
+    const size_t from = random.below(tags.size() + 1);
+    std::vector<uint64_t> part(tags.begin() + static_cast<ptrdiff_t>(from), tags.end());
+    if (random.chance(0.3)) std::reverse(part.begin(), part.end());
+    if (random.chance(0.6)) {
+      whole.add(slot, part);
+      for (const uint64_t tag : part) single.add(slot, tag);
+    } else {
+      whole.remove(slot, part);
+      for (const uint64_t tag : part) single.remove(slot, tag);
+    }
+    const auto& asked = prompts[random.below(prompts.size())];
+    REQUIRE(whole.match(asked, 8) == single.match(asked, 8));
+  }
+  CHECK(whole.blocks() == single.blocks());
+}
+
+TEST_CASE("an index costs 24 bytes a block at any size, and no more when blocks come and go") {
+  PrefixIndex index;
+  constexpr uint64_t kPrompt = 100;
+  const auto tags = [](uint64_t prompt) {
+    std::vector<uint64_t> all(kPrompt);
+    for (uint64_t i = 0; i < kPrompt; ++i) all[i] = mix64(prompt << 32 | i);
+    return all;
+  };
+  uint64_t prompts = 0;
+  for (; prompts < 3000; ++prompts) {
+    index.add(static_cast<PrefixIndex::Slot>(prompts % 3), tags(prompts));
+    if (prompts > 50) REQUIRE(index.bytes() <= 24 * index.blocks());
+  }
+  const size_t before = index.bytes(), blocks = index.blocks();
+  Random random(4);
+  for (int i = 0; i < 10'000; ++i, ++prompts) {  // the oldest goes, from either end
+    auto gone = tags(prompts - 3000);
+    if (random.chance(0.5)) std::reverse(gone.begin(), gone.end());
+    index.remove(static_cast<PrefixIndex::Slot>((prompts - 3000) % 3), gone);
+    index.add(static_cast<PrefixIndex::Slot>(prompts % 3), tags(prompts));
+  }
+  CHECK(index.blocks() == blocks);
+  CHECK(index.bytes() == before);
+  CHECK(index.match(tags(prompts - 1), 3)[(prompts - 1) % 3] == kPrompt);
 }
 
 TEST_CASE("over its bound the index takes nothing new and keeps what it has") {
