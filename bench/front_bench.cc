@@ -2,12 +2,14 @@
 // streams a second it schedules and passes on, and from what rate on it no longer keeps up. The
 // peers: the same streams straight from a server, and through nginx as a plain reverse proxy.
 // Conductor, workers, server and nginx are processes of their own beside this one, the client, and
-// share its CPUs: what they take is part of what is added.
+// share its CPUs: what they take is part of what is added. Then the same with prompts of 131,072
+// tokens; what a server takes that only reads them, and one that parses them as JSON, is the limit.
 #include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
 
+#include "base/random.h"
 #include "bench/child.h"
 #include "bench/figure.h"
 #include "bench/front_mocks.h"
@@ -23,14 +25,17 @@ using namespace std::chrono_literals;
 constexpr uint32_t kBlock = 256;
 constexpr double kAddedMax = 1;  // ms
 constexpr double kCpuRate = 1000;
+constexpr size_t kLongTokens = 131072, kVocab = 32000, kLongAtOnce = 8;
 constexpr int kTries = 3;  // of a rate, before it is over the knee
 
 struct BenchOptions : bench::Options {
   double rate = 0;
   std::string play, conductor, ready;  // of the processes it starts
+  bool long_prompts = false;
   void describe(OptionList& v) {
     bench::Options::describe(v);
     v("rate", rate, "only this many streams a second, and what CPU each process takes for one");
+    v("long-prompts", long_prompts, "only the figures of prompts of 131,072 tokens");
     v("play", play, "workers or origin: what this process is to another of its kind");
     v("conductor", conductor, "workers: its control address");
     v("ready", ready, "file to write once ready");
@@ -63,11 +68,14 @@ Result<int> play(const BenchOptions& o) {
 // Clients of one address.
 class Driver {
  public:
-  Driver(const Clock& clock, std::string address)
+  Driver(const Clock& clock, const std::string& address,
+         const std::string& path = "/v1/completions",
+         std::string prompt = R"("request number %zu, please")")
       : clock_(clock),
         loop_(clock),
         client_(loop_, 4096),
-        url_("http://" + address + "/v1/completions") {}
+        url_("http://" + address + path),
+        prompt_(std::move(prompt)) {}
 
   struct Outcome {
     std::vector<double> ttft_ms;  // from the intended time on
@@ -117,9 +125,12 @@ class Driver {
     r.method = "POST";
     r.url = url_;
     r.headers = {{"content-type", "application/json"}};
-    r.body = strf(R"({"model":"tiny","prompt":"request number %zu, please","max_tokens":%u,)"
-                  R"("ignore_eos":true,"stream":true})",
-                  number_++, bench::kTokens);
+    r.body = R"({"model":"tiny","prompt":)" + prompt_;
+    if (const size_t at = r.body.find("%zu"); at != std::string::npos)
+      r.body.replace(at, 3,
+                     strf("%zu,%zu,%zu", number_ / 10000, number_ / 100 % 100, number_ % 100));
+    ++number_;
+    r.body += strf(R"(,"max_tokens":%u,"ignore_eos":true,"stream":true})", bench::kTokens);
     r.timeout = 20s;
     http::ClientCallbacks calls;
     const auto first = std::make_shared<Time>(Time::max());
@@ -142,7 +153,7 @@ class Driver {
   const Clock& clock_;
   io::Loop loop_;
   http::Client client_;
-  const std::string url_;
+  const std::string url_, prompt_;  // "%zu" in the prompt: each request's own number
   Outcome outcome_;
   Time end_{};
   size_t done_ = 0, number_ = 0;
@@ -274,6 +285,48 @@ Result<> knee(Driver& ours, Driver& direct, const bench::Options& o) {
       [] { return Result<Measured>(2000.0); });
 }
 
+// A prompt whose number comes first: no two requests have a block in common.
+std::string long_prompt(bool text) {
+  Random rng(1);
+  std::string out = text ? R"("%zu)" : "[%zu";
+  for (size_t i = 1; i < kLongTokens; ++i)
+    out += text ? std::string(1, " any"[i % 4]) : "," + std::to_string(rng.below(kVocab));
+  return out + (text ? '"' : ']');
+}
+
+// What a request with a long prompt takes: CPU time of the conductor's process, of a server that
+// only reads it, and of one that parses it too; and how many a second all of them can answer.
+Result<> long_prompts(const Scene& scene, const bench::Options& o) {
+  const Duration turn = o.quick ? 1s : 3s;
+  for (const bool text : {false, true}) {
+    const std::string prompt = long_prompt(text);
+    const std::string what = strf("%s of %zu KB", text ? "text" : "128k ids", prompt.size() / 1000);
+    Driver ours(scene.clock, scene.conductor_http, "/v1/completions", prompt);
+    Driver read(scene.clock, scene.origin_http, "/read", prompt),
+        parsed(scene.clock, scene.origin_http, "/parse", prompt);
+    const auto rate = [turn](Driver& d) -> Result<Measured> {
+      MC_TRY(const auto outcome, whole(d.closed(kLongAtOnce, turn)));
+      return Measured(outcome.per_s);
+    };
+    const auto cpu = [turn](Driver& d, const bench::Child& process) -> Result<Measured> {
+      const double before = process.cpu();
+      MC_TRY(const auto outcome, whole(d.closed(kLongAtOnce, turn)));
+      return Measured((process.cpu() - before) * 1e3 / static_cast<double>(outcome.ttft_ms.size()));
+    };
+    const auto cpu_beside = [&](Driver& peer, const char* against) {
+      return bench::compare(
+          {"front", "CPU a request, " + what, "ms", against, 0, true}, o.turns() / 2,
+          [&] { return cpu(ours, *scene.conductor); }, [&] { return cpu(peer, *scene.origin); });
+    };
+    MC_TRY_(cpu_beside(read, "read by a server"));
+    MC_TRY_(cpu_beside(parsed, "read, and parsed by a JSON library"));
+    MC_TRY_(bench::compare(
+        {"front", "requests a second, " + what, "1/s", "read by a server", 0}, o.turns() / 2,
+        [&] { return rate(ours); }, [&] { return rate(read); }));
+  }
+  return {};
+}
+
 // One rate, turn by turn: for those who look for where the time goes.
 Result<> one_rate(const Scene& scene, Driver& ours, Driver& direct, double rate) {
   for (int turn = 0; turn < 5; ++turn) {
@@ -310,6 +363,10 @@ Result<int> run(const BenchOptions& o, const std::string& self) {
       MC_TRY_(one_rate(scene, ours, direct, o.rate));
       return 0;
     }
+    if (o.long_prompts) {
+      MC_TRY_(long_prompts(scene, o));
+      return 0;
+    }
     MC_TRY_(added(scene, ours, direct, o));
     const Duration turn = o.quick ? 1s : 3s;
     const auto streams = [turn](Driver& d) -> Result<Measured> {
@@ -323,6 +380,7 @@ Result<int> run(const BenchOptions& o, const std::string& self) {
           [&] { return streams(ours); }, [&] { return streams(proxied); }));
     }
     MC_TRY_(knee(ours, direct, o));
+    MC_TRY_(long_prompts(scene, o));
     return 0;
   };
   auto result = body();

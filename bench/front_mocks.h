@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/json.h"
 #include "cost/model_spec.h"
 #include "http/server.h"
 #include "io/loop.h"
@@ -154,7 +155,13 @@ class MockOrigin {
                "null,\"finish_reason\":") +
            (last ? "\"length\"}]}\n\ndata: [DONE]\n\n" : "null}]}\n\n");
   }
+  // "/read" and "/parse": the body is read, or parsed as JSON too, and nothing else.
   void begin(const http::Exchange& x) {
+    const bool parse = x.request().path == "/parse";
+    if (parse || x.request().path == "/read") {
+      const bool good = !parse || parse_json(x.request().body).has_value();
+      return x.reply(good ? 200 : 400, "text/plain", "[DONE]");
+    }
     x.start(200, "text/event-stream; charset=utf-8");
     x.write(event(false));
     running_.emplace_back(x, 1);

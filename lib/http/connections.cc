@@ -64,7 +64,8 @@ struct Connections::Conn final : Parser::Events {
   bool heard = false;          // it was read from
   bool close_after = false;
   bool peer_closed = false;
-  size_t held = 0;  // bytes of the body so far
+  size_t held = 0;           // bytes of the body so far
+  uint64_t body_length = 0;  // of the body, as its head says; 0: it does not
   struct Refusal {
     int status = 0;  // 0: it is not refused
     std::string why;
@@ -127,6 +128,7 @@ struct Connections::Conn final : Parser::Events {
     }
     if (head.content_length.value_or(0) > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
+    body_length = head.content_length.value_or(0);
     in_body = true;
     pace.begin(owner.thread_.now());
     wait(owner.options_.idle_timeout);
@@ -143,6 +145,9 @@ struct Connections::Conn final : Parser::Events {
     *owner.body_bytes_ += piece.size();
     held += piece.size();
     pace.arrived(piece.size());
+    // Memory for all of it in few steps, but no more than eight times what came.
+    if (const uint64_t size = body.size() + piece.size(); size > body.capacity())
+      body.reserve(std::max<uint64_t>(size, std::min<uint64_t>(body_length, 8 * size)));
     body.append(piece);
     return true;
   }

@@ -1,5 +1,6 @@
 #include "wire/codec.h"
 
+#include <array>
 #include <bit>
 #include <cstring>
 #include <msgpack.hpp>
@@ -12,6 +13,9 @@ struct Sink {
   void write(const char* p, size_t n) { out.append(p, n); }
 };
 using Packer = msgpack::packer<Sink>;
+
+constexpr uint8_t kArray16 = 0xdc;
+constexpr size_t kBytesOfMany = 4;  // an element of a long list, about: room for all of it at once
 
 uint32_t checked(size_t n) {
   MC_CHECK(n <= UINT32_MAX);
@@ -38,6 +42,7 @@ void Writer::big_endian(uint8_t first, uint64_t v, size_t bytes) {
 }
 void Writer::head(size_t n, uint8_t sixteen) {
   if (n <= UINT16_MAX) return big_endian(sixteen, n, 2);
+  if (sixteen == kArray16) (void)room(kBytesOfMany * n);
   big_endian(static_cast<uint8_t>(sixteen + 1), checked(n), 4);
 }
 void Writer::put(bool v) { put_byte(v ? 0xc3 : 0xc2); }
@@ -64,14 +69,30 @@ void Writer::put_binary(const void* p, size_t n) {
 }
 void Writer::put(const Blob& v) { put_binary(v.bytes.data(), v.bytes.size()); }
 void Writer::put(const BlockHash& v) { put_binary(v.bytes.data(), v.bytes.size()); }
+// The bytes are one word, written whole; what counts of it follows from the number's bits, without
+// a branch: the tokens of a prompt have no pattern to predict.
 void Writer::put_number(uint64_t v) {
-  if (v <= UINT8_MAX) return big_endian(0xcc, v, 1);
-  if (v <= UINT16_MAX) return big_endian(0xcd, v, 2);
-  if (v <= UINT32_MAX) return big_endian(0xce, v, 4);
-  big_endian(0xcf, v, 8);
+  struct Form {
+    uint64_t first = 0;               // byte, where it has one of its own
+    unsigned shift = 56, behind = 0;  // bits: to the word's top; 8 where a first byte precedes
+    size_t bytes = 1;
+  };
+  static constexpr auto kForms = [] {
+    std::array<Form, 33> forms{};  // by the number's bits
+    forms[8] = {0xcc, 56, 8, 2};
+    for (size_t bits = 9; bits <= 16; ++bits) forms[bits] = {0xcd, 48, 8, 3};
+    for (size_t bits = 17; bits <= 32; ++bits) forms[bits] = {0xce, 32, 8, 5};
+    return forms;
+  }();
+  static_assert(std::endian::native == std::endian::little, "a word's lowest byte comes first");
+  if (v > UINT32_MAX) return big_endian(0xcf, v, 8);
+  const Form& form = kForms[static_cast<size_t>(std::bit_width(v))];
+  const uint64_t word = __builtin_bswap64(v << form.shift) << form.behind | form.first;
+  std::memcpy(room(sizeof word), &word, sizeof word);
+  used_ += form.bytes;
 }
 void Writer::put_signed(int64_t v) {
-  if (v >= 0) return put_unsigned(static_cast<uint64_t>(v));  // the same forms
+  if (v >= 0) return put_number(static_cast<uint64_t>(v));  // the same forms
   Sink sink;
   Packer(sink).pack(v);
   put_bytes(sink.out.data(), sink.out.size());

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/json.h"
+#include "model/grammar/json_schema.h"
 #include "model/grammar/regex.h"
 
 namespace mc::model::grammar {
@@ -130,6 +132,7 @@ class GbnfReader {
     if (next("\"")) return literal();
     if (next("[")) return char_class();
     if (next(".")) return rules_.characters({{0, kLastCharacter}});
+    if (next("%json")) return schema();
     if (next("(")) {
       MC_TRY(const Rules::Node inner, either(depth + 1));
       skip(true);
@@ -140,6 +143,37 @@ class GbnfReader {
     if (name.empty())
       return wrong(strf("'%c' is no text, class, group or name of a rule", left_[0]));
     return rules_.call(rule(name));
+  }
+
+  // Behind %json.
+  Result<Rules::Node> schema() {
+    skip(true);
+    const std::string_view text = left_.substr(0, object_bytes());
+    if (text.empty()) return wrong("want a JSON schema that is an object behind %json");
+    const auto json = parse_json(text);
+    if (!json) return wrong("the schema behind %json: " + json.error().what);
+    const auto root = read_json_schema(rules_, *json);
+    if (!root) {
+      const Failure at = wrong("the schema behind %json: " + root.error().what);
+      return fail(root.error().code, "%s", at.value().what.c_str());
+    }
+    left_.remove_prefix(text.size());
+    return rules_.call(*root);
+  }
+  // Of the object that begins here; 0: there is none, or it has no end.
+  size_t object_bytes() const {
+    if (!left_.starts_with('{')) return 0;
+    size_t depth = 0;
+    bool in_text = false;
+    for (size_t i = 0; i < left_.size(); ++i) {
+      const char c = left_[i];
+      if (c == '"') in_text = !in_text;
+      if (in_text && c == '\\') ++i;
+      if (in_text) continue;
+      if (c == '{') ++depth;
+      if (c == '}' && --depth == 0) return i + 1;
+    }
+    return 0;
   }
 
   Result<Rules::Node> repeats(Rules::Node part) {

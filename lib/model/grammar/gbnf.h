@@ -1,5 +1,6 @@
 // Reads grammars in GBNF: rules `name ::= ...` of texts, classes, groups, alternatives and
-// repetitions; the one named root is the whole text.
+// repetitions; the one named root is the whole text. `%json {..}` stands for the JSON texts that
+// this schema takes, as in llguidance's grammars.
 //
 // Errors: kInvalid with the line; what refers to no rule.
 // Thread: values. Pure.

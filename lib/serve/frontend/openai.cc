@@ -273,27 +273,35 @@ tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path
 
 namespace {
 
-// The body of a completion without a long prompt of ids, which goes into `ids`; empty: it has none.
-std::string without_ids(std::string_view body, uint32_t vocab, std::vector<int32_t>& ids) {
-  if (body.size() < kLongBody) return {};
-  const auto text = JsonText::parse(std::string(body));
-  const auto prompt = text ? text->find("prompt") : std::nullopt;
+// The body of a completion without a prompt of ids, which goes into `ids`; empty: it has none.
+std::string without_ids(const JsonText& body, uint32_t vocab, std::vector<int32_t>& ids) {
+  const auto prompt = body.find("prompt");
   auto read = prompt ? parse_ids(*prompt, vocab) : std::nullopt;
   if (!read) return {};
   ids = std::move(*read);
   const JsonText::Change rest{"prompt", "0"};
-  return text->with({&rest, 1});
+  return body.with({&rest, 1});
 }
 
 }  // namespace
 
+tl::expected<CompletionRequest, ApiError> completion_of_text(const JsonText& body,
+                                                             const ApiLimits& limits) {
+  std::vector<int32_t> ids;
+  const std::string rest = without_ids(body, limits.vocab, ids);
+  const auto json = parse_object(ids.empty() ? body.text() : rest);
+  if (!json) return tl::unexpected(json.error());
+  return completion_of(*json, false, limits, std::move(ids));
+}
+
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits) {
-  std::vector<int32_t> ids;
-  const std::string rest = chat ? std::string() : without_ids(body, limits.vocab, ids);
-  const auto json = parse_object(rest.empty() ? body : rest);
+  if (!chat && body.size() >= kLongBody)
+    if (const auto text = JsonText::parse(std::string(body)))
+      return completion_of_text(*text, limits);
+  const auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
-  return completion_of(*json, chat, limits, std::move(ids));
+  return completion_of(*json, chat, limits);
 }
 
 tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool chat,
@@ -311,7 +319,7 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
   MC_API_TRY(m.read("echo", echo));
   if (echo && chat) return bad("echo", "'echo' is not supported in chats");
   if (chat) {
-    MC_API_TRY(read_tools(m, limits, r.tools));
+    MC_API_TRY(read_tools(body, limits, r.tools));
     MC_API_TRY(check_text(*prompt, key, limits));
     auto conversation = read_messages(*prompt, body, limits);
     if (!conversation) return tl::unexpected(conversation.error());
@@ -327,7 +335,7 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(read_choices(m, r));
   MC_API_TRY(read_cache_control(body, limits, r));
-  MC_API_TRY(read_constraint(body, r));
+  MC_API_TRY(read_constraint(body, limits, r));
   MC_API_TRY(refuse_unsupported(body, chat, chat && limits.chat.program));
   size_t longest = r.prompt.size();
   for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());

@@ -142,17 +142,31 @@ tl::expected<model::ChatPrompt, ApiError> by_template(const Json& messages, cons
 
 }  // namespace
 
-Parsed read_tools(const Members& m, const ApiLimits& limits, ToolUse& use) {
-  std::string choice = "auto";
-  if (const Json* const j = m.find("tool_choice"); j != nullptr && j->is_object())
-    choice = "a named tool";
-  else
-    MC_API_TRY(m.read("tool_choice", choice, kToolNameMax));
-  if (choice != "auto" && choice != "none")
-    return bad("tool_choice", strf("'tool_choice' %s is not supported, want none or auto",
-                                   escape(choice).c_str()));
+ToolChoice tool_choice(const Json& body) {
+  const Json* const choice = member(body, "tool_choice");
+  if (choice == nullptr || *choice == "auto") return {};
+  if (*choice == "none") return {ToolChoice::Kind::kNone, {}};
+  if (*choice == "required") return {ToolChoice::Kind::kRequired, {}};
+  const Json* const type = member(*choice, "type");
+  const Json* const function = member(*choice, "function");
+  const Json* const name = function == nullptr ? nullptr : member(*function, "name");
+  if (type == nullptr || *type != "function" || name == nullptr || !name->is_string())
+    return {ToolChoice::Kind::kUnknown, {}};
+  return {ToolChoice::Kind::kRequired, name->get<std::string>()};
+}
+
+Parsed read_tools(const Json& body, const ApiLimits& limits, ToolUse& use) {
+  const Members m(body);
+  const ToolChoice choice = tool_choice(body);
+  if (choice.kind == ToolChoice::Kind::kUnknown)
+    return bad("tool_choice",
+               "this 'tool_choice' is not supported, want none, auto, required or "
+               "{\"type\": \"function\", \"function\": {\"name\": NAME}}");
   MC_API_TRY(m.read("parallel_tool_calls", use.parallel));
   const Json* const tools = m.find("tools");
+  const bool required = choice.kind == ToolChoice::Kind::kRequired;
+  if (required && (tools == nullptr || tools->empty()))
+    return bad("tool_choice", "'tool_choice' asks for a call, and there are no 'tools'");
   if (tools == nullptr) return {};
   if (!tools->is_array() || tools->size() > kToolsMax)
     return bad("tools", strf("'tools' is not an array of %zu tools at most", kToolsMax));
@@ -162,9 +176,12 @@ Parsed read_tools(const Members& m, const ApiLimits& limits, ToolUse& use) {
     if (!name) return tl::unexpected(name.error());
     names.insert(std::move(*name));
   }
-  if (names.empty() || choice == "none") return {};
+  if (names.empty() || choice.kind == ToolChoice::Kind::kNone) return {};
   MC_API_TRY(check_tool_template(limits));
-  use.names = std::move(names);
+  if (!choice.name.empty() && !names.contains(choice.name))
+    return bad("tool_choice", strf("'tool_choice' names '%s', which is none of the tools",
+                                   escape(choice.name).c_str()));
+  use.names = choice.name.empty() ? std::move(names) : decltype(names){choice.name};
   return {};
 }
 

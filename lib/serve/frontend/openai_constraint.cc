@@ -1,5 +1,5 @@
 // What an answer must look like: response_format as OpenAI has it, structured_outputs and guided_*
-// as vLLM has them.
+// as vLLM has them; and calls of tools that have to be made.
 #include <optional>
 #include <string>
 #include <utility>
@@ -78,9 +78,101 @@ Parsed read_structured_outputs(const Json& j, std::optional<AskedForm>& asked) {
   return {};
 }
 
+// How a model's format writes calls: around them all, around one, between its name and its
+// arguments, and between two.
+struct CallFrame {
+  const char *open = "", *begin = "", *middle = "", *end = "", *between = "", *close = "";
+};
+CallFrame frame_of(model::ToolCallFormat format) {
+  using enum model::ToolCallFormat;
+  switch (format) {
+    case kHermes:
+      return {"", "<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>", "\n", ""};
+    case kLlama3: return {"", "{\"name\": ", ", \"parameters\": ", "}", "; ", ""};
+    case kMistral: return {"[TOOL_CALLS] [", "{\"name\": ", ", \"arguments\": ", "}", ", ", "]"};
+    case kNone: break;
+  }
+  return {};
+}
+
+// A text as GBNF writes it.
+std::string gbnf_text(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (static_cast<unsigned char>(c) < 0x20)
+      out += strf("\\x%02x", static_cast<unsigned>(c));
+    else
+      out += c;
+  }
+  return out + '"';
+}
+
+// What a tool's arguments must look like: an object by its schema.
+tl::expected<std::string, ApiError> arguments_schema(const std::string& name, const Json& tool) {
+  const Json* const given = member(tool["function"], "parameters");
+  Json schema = given != nullptr ? *given
+                                 : Json{{"type", "object"},
+                                        {"properties", Json::object()},
+                                        {"additionalProperties", false}};
+  if (!schema.contains("type")) schema["type"] = "object";
+  const std::string tool_named = "the tool '" + escape(name) + "'";
+  if (schema["type"] != "object")
+    return bad("tools", "'parameters' of " + tool_named + " are not of type object");
+  std::string text = dump_json(schema);
+  if (const auto made = model::grammar::compile(Form::kJsonSchema, text); !made)
+    return bad("tools", "'parameters' of " + tool_named + ": " + made.error().what);
+  return text;
+}
+
+// The grammar of calls of these tools; `answer`: a schema that an answer fits that calls none; "":
+// there has to be a call.
+tl::expected<std::string, ApiError> calls_grammar(const Json& tools, const ApiLimits& limits,
+                                                  const ToolUse& use, const std::string& answer) {
+  const CallFrame f = frame_of(limits.calls);
+  std::string names, schemas;
+  size_t n = 0;
+  for (const Json& tool : tools) {
+    const std::string name = tool["function"]["name"];
+    if (!use.names.contains(name)) continue;
+    const auto schema = arguments_schema(name, tool);
+    if (!schema) return tl::unexpected(schema.error());
+    const std::string rule = "arguments" + std::to_string(n++);
+    if (!names.empty()) names += " | ";
+    names += gbnf_text(dump_json(name) + f.middle) + ' ' + rule;
+    schemas += rule + " ::= %json " + *schema + '\n';
+  }
+  std::string out = "root ::= calls" + std::string(answer.empty() ? "" : " | answer") + '\n';
+  if (!answer.empty()) out += "answer ::= %json " + answer + '\n';
+  out += "calls ::= " + gbnf_text(f.open) + " call ";
+  if (use.parallel) out += '(' + gbnf_text(f.between) + " call)* ";
+  return out + gbnf_text(f.close) + "\ncall ::= " + gbnf_text(f.begin) + " (" + names + ") " +
+         gbnf_text(f.end) + '\n' + schemas;
+}
+
+// A call where `tool_choice` wants one; beside a form that is JSON, a call or that.
+Parsed add_calls(const Json& body, const ApiLimits& limits, const ToolUse& use,
+                 std::optional<AskedForm>& asked) {
+  const bool required = tool_choice(body).kind == ToolChoice::Kind::kRequired;
+  if (use.names.empty()) return {};
+  if (required && asked)
+    return bad("tool_choice",
+               strf("'tool_choice' asks for a call, and '%s' for an answer", asked->name.c_str()));
+  std::string answer;
+  if (asked && asked->form == Form::kJsonObject) answer = R"({"type":"object"})";
+  if (asked && asked->form == Form::kJsonSchema) answer = asked->text;
+  if (!required && answer.empty()) return {};
+  auto grammar = calls_grammar(*member(body, "tools"), limits, use, answer);
+  if (!grammar) return tl::unexpected(grammar.error());
+  if (required) asked = AskedForm{"tool_choice", "tool_choice", Form::kNone, {}};
+  asked->form = Form::kGbnf;
+  asked->text = std::move(*grammar);
+  return {};
+}
+
 }  // namespace
 
-Parsed read_constraint(const Json& body, CompletionRequest& r) {
+Parsed read_constraint(const Json& body, const ApiLimits& limits, CompletionRequest& r) {
   std::optional<AskedForm> asked;
   if (const Json* j = member(body, "response_format")) MC_API_TRY(read_response_format(*j, asked));
   if (const Json* j = member(body, "structured_outputs"))
@@ -90,6 +182,7 @@ Parsed read_constraint(const Json& body, CompletionRequest& r) {
     if (const Json* j = member(body, name.c_str()))
       MC_API_TRY(read_one(name, name, kind, *j, asked));
   }
+  MC_API_TRY(add_calls(body, limits, r.tools, asked));
   if (!asked) return {};
   if (r.ignore_eos)
     return bad("ignore_eos", strf("'ignore_eos' is not supported with '%s': the answer ends where "

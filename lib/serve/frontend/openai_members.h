@@ -12,6 +12,7 @@
 
 #include "base/json_fwd.h"
 #include "serve/frontend/openai.h"
+#include "serve/protocol/json_text.h"
 
 namespace mc::serve {
 
@@ -48,6 +49,9 @@ class Members {
 };
 
 tl::expected<Json, ApiError> parse_object(std::string_view body);
+// A completion whose members were found already.
+tl::expected<CompletionRequest, ApiError> completion_of_text(const JsonText& body,
+                                                             const ApiLimits& limits);
 ApiError no_such_model(const std::string& model, const ApiLimits& limits);
 // Fails when the request names a model that own workers do not have. `named`: gets its name.
 Parsed check_model(const Members& m, const ApiLimits& limits, std::string* named = nullptr);
@@ -55,13 +59,19 @@ Parsed check_model(const Members& m, const ApiLimits& limits, std::string* named
 // tokens can stand for.
 Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits);
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
-// response_format, structured_outputs and guided_*: one of them, that compiles. Once ignore_eos is
-// read.
-Parsed read_constraint(const Json& body, CompletionRequest& r);
+// response_format, structured_outputs and guided_*: one of them, that compiles; and the calls that
+// tool_choice asks for. Once ignore_eos and tools are read.
+Parsed read_constraint(const Json& body, const ApiLimits& limits, CompletionRequest& r);
 // Once its prompt is known.
 Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r);
+struct ToolChoice {
+  enum class Kind : uint8_t { kAuto, kNone, kRequired, kUnknown };
+  Kind kind = Kind::kAuto;
+  std::string name{};  // kRequired: of this tool; "": of any
+};
+ToolChoice tool_choice(const Json& body);
 // `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
-Parsed read_tools(const Members& m, const ApiLimits& limits, ToolUse& tools);
+Parsed read_tools(const Json& body, const ApiLimits& limits, ToolUse& tools);
 // The messages of a chat as the model's template writes them; `body` has what else it reads.
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& messages, const Json& body,
                                                         const ApiLimits& limits);

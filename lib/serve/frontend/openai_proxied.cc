@@ -68,8 +68,9 @@ tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::stri
     r.model = std::move(*model);
   }
   r.stream = r.body.find("stream") == "true";
-  r.tokens_about = std::max<uint64_t>(1, prompt_text(r.body).size() / kBytesPerToken);
-  r.pieces = TextAffinity::pieces(prompt_text(r.body), xxh3(r.base + '\n' + r.adapter));
+  const std::string_view prompt = prompt_text(r.body);
+  r.tokens_about = std::max<uint64_t>(1, prompt.size() / kBytesPerToken);
+  r.pieces = TextAffinity::pieces(prompt, xxh3(r.base + '\n' + r.adapter));
   return r;
 }
 
@@ -91,22 +92,32 @@ std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& 
   return prompt ? std::move(prompt->tokens) : std::vector<int32_t>();
 }
 
+namespace {
+
+tl::expected<CompletionRequest, ApiError> own_request(const std::string& path,
+                                                      const std::string& body,
+                                                      const ApiLimits& limits) {
+  if (generates(path)) return parse_generation(path, body, limits);
+  return tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
+}
+
+}  // namespace
+
 tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const std::string& body,
                                                   bool engines, const ApiLimits& limits) {
-  const bool chat = path == "/v1/chat/completions";
+  const bool chat = path == "/v1/chat/completions", completion = path == "/v1/completions";
   ParsedRequest asked;
-  if (generates(path))
-    asked.own = parse_generation(path, body, limits);
-  else
-    asked.own = tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
   if (!engines) {
+    asked.own = own_request(path, body, limits);
     if (!asked.own) return tl::unexpected(asked.own.error());
     return asked;
   }
   auto proxied = parse_proxied(path, body, limits);
   if (!proxied) return tl::unexpected(proxied.error());
   asked.proxied = std::make_shared<ProxiedRequest>(std::move(*proxied));
-  if (!chat && path != "/v1/completions") return asked;
+  asked.own = completion ? completion_of_text(asked.proxied->body, limits)
+                         : own_request(path, body, limits);
+  if (!chat && !completion) return asked;
   const bool other = asked.proxied->base != limits.model;  // whose tokenizer we do not have
   if (!asked.own && !other) asked.proxied->tokens = own_tokens(*asked.proxied, limits);
   // A text's tokens are the same here, if we have the model's tokenizer; a chat's may differ.

@@ -129,6 +129,23 @@ TEST_CASE("GBNF: rules, comments, repetitions, and what is wrong in it") {
   CHECK(says(refusal(Form::kGbnf, "root ::= \"a\" %"), "'%'"));
 }
 
+TEST_CASE("GBNF: %json stands for the texts that a schema takes") {
+  const auto a =
+      compiled(Form::kGbnf,
+               "root ::= \"<\" %json "
+               "{\"type\":\"object\",\"properties\":{\"}\\\"\":{\"$ref\":\"#/$defs/n\"}},"
+               "\"required\":[\"}\\\"\"],\"$defs\":{\"n\":{\"type\":\"integer\"}}} \">\" | other\n"
+               "other ::= (%json\n {\"enum\":[\"a\",[]]}){2} # two of them\n");
+  CHECK(matches(a, R"(<{"}\"":-3}>)"));
+  CHECK(matches(a, "\"a\"[]"));
+  CHECK(!matches(a, R"(<{}>)"));
+  CHECK(!matches(a, R"(<{"}\"":"x"}>)"));
+  CHECK(!matches(a, "\"a\""));
+  CHECK(says(refusal(Form::kGbnf, "root ::= \"a\"\n  %json [1]"), "line 2"));
+  CHECK(says(refusal(Form::kGbnf, "root ::= %json {\"a\":{}"), "%json"));
+  CHECK(says(refusal(Form::kGbnf, "root ::= %json {\"not\":{}}"), "#/not"));
+}
+
 TEST_CASE("a choice is one of some texts") {
   const auto a = compiled(Form::kChoice, R"(["red","redder","green"])");
   CHECK(matches(a, "red"));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
+#include "model/grammar/matcher.h"
 #include "text_model.h"
 
 using namespace mc;
@@ -135,15 +136,72 @@ TEST_CASE("chat with tools: what is malformed or not done is a 400 that names it
   CHECK(param(R"("tools":[{"type":"function"}])") == "tools");
   CHECK(param(R"("tools":[{"type":"web_search"}])") == "tools");
   CHECK(param(R"("tools":[{"type":"function","function":{"name":""}}])") == "tools");
-  CHECK(param(kTools + R"(,"tool_choice":"required")") == "tool_choice");
-  CHECK(param(kTools + R"(,"tool_choice":{"type":"function","function":{"name":"weather"}})") ==
+  CHECK(param(R"("tool_choice":"required")") == "tool_choice");
+  CHECK(param(R"("tools":[],"tool_choice":"required")") == "tool_choice");
+  CHECK(param(kTools + R"(,"tool_choice":"any")") == "tool_choice");
+  CHECK(param(kTools + R"(,"tool_choice":{"type":"allowed_tools","tools":[]})") == "tool_choice");
+  CHECK(param(kTools + R"(,"tool_choice":{"type":"function","function":{"name":"time"}})") ==
         "tool_choice");
+  CHECK(param(kTools + R"(,"tool_choice":"required","response_format":{"type":"json_object"})") ==
+        "tool_choice");
+  CHECK(param(kTools + R"(,"tool_choice":"required","ignore_eos":true)") == "ignore_eos");
+  CHECK(param(R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f",)"
+              R"("parameters":{"properties":{"a":{"contains":{}}}}}}])") == "tools");
+  CHECK(param(R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f",)"
+              R"("parameters":{"type":"array"}}}])") == "tools");
   CHECK(param(kTools + R"(,"parallel_tool_calls":"no")") == "parallel_tool_calls");
   TextSite without(quick(), "none");
   const auto r = without.ask("/v1/chat/completions", body(kTools));
   CHECK(r.status == 400);
   CHECK(r.body.find("--tool-call-parser") != std::string::npos);
   CHECK(without.ask("/v1/chat/completions", body(R"("tools":[])")).status == 200);
+}
+
+TEST_CASE("chat with tools: a call that has to be made is the form of the answer") {
+  TextSite s;
+  s.says = kCall.substr(kCall.find('<'));
+  const auto fits = [&](const std::string& members, const std::string& text) {
+    const auto r = s.ask("/v1/chat/completions", body(members));
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+    const Json choice = (*parse_json(r.body))["choices"][0];
+    CHECK(choice["finish_reason"] == "tool_calls");
+    if (s.asked.constraint.none()) return false;
+    const auto a = model::grammar::compile(s.asked.constraint.kind(), s.asked.constraint.text);
+    REQUIRE_MESSAGE(a, a.error().what);
+    model::grammar::Matcher m(*a);
+    const auto took = m.take(text);
+    return took && *took && m.complete();
+  };
+  const std::string both =
+      R"("tools":[{"type":"function","function":{"name":"weather","parameters":{"properties":{)"
+      R"("town":{"type":"string"}},"required":["town"]}}},)"
+      R"({"type":"function","function":{"name":"say \"x\"\n"}}],)";
+  const std::string weather = s.says;
+  const std::string say =
+      "<tool_call>\n{\"name\": \"say \\\"x\\\"\\n\", \"arguments\": {}}\n</tool_call>";
+  const std::string required = both + R"("tool_choice":"required")";
+  CHECK(fits(required, weather));
+  CHECK(fits(required, say + "\n" + weather));
+  CHECK_FALSE(fits(required, ""));
+  CHECK_FALSE(fits(required, "Let me see."));
+  CHECK_FALSE(fits(required, kCall));
+  CHECK_FALSE(fits(required, R"(<tool_call>
+{"name": "weather", "arguments": {}}
+</tool_call>)"));
+  CHECK_FALSE(fits(required + R"(,"parallel_tool_calls":false)", say + "\n" + weather));
+  CHECK(fits(required + R"(,"parallel_tool_calls":false)", say));
+  const std::string named =
+      both + R"("tool_choice":{"type":"function","function":{"name":"weather"}})";
+  CHECK(fits(named, weather));
+  CHECK_FALSE(fits(named, say));
+  // A call, or an answer in its form.
+  const std::string either =
+      both + R"("response_format":{"type":"json_schema","json_schema":{"schema":{"const":7}}})";
+  CHECK(fits(either, weather));
+  CHECK(fits(either, "7"));
+  CHECK_FALSE(fits(either, "8"));
+  CHECK(fits(both + R"("response_format":{"type":"json_object"})", R"({"a": 1})"));
+  CHECK_FALSE(fits(both + R"("tool_choice":"auto")", weather));  // nothing is said of its form
 }
 
 TEST_CASE("chat with tools: a parser that is not known is refused by its name") {

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "base/random.h"
+
 using namespace mc;
 using namespace mc::serve;
 
@@ -84,4 +86,40 @@ TEST_CASE("a list of ids is read from its text, and nothing else is taken for on
                            "[99999999999]",
                            "[18446744073709551617]"})
     CHECK_MESSAGE(!parse_ids(text, 3), text);
+}
+
+TEST_CASE("lists of ids of any length and form are read whole, wherever they end") {
+  Random random(3);
+  for (size_t round = 0; round < 400; ++round) {
+    std::vector<int32_t> ids;
+    std::string text = "[";
+    for (size_t n = 1 + random.below(40); n > 0; --n) {
+      ids.push_back(static_cast<int32_t>(random.below(1u << (1 + random.below(31)))));
+      text += (ids.size() > 1 ? "," : "") + std::string(random.below(3), ' ') +
+              std::to_string(ids.back()) + std::string(random.below(2), '\n');
+    }
+    text += "]";
+    CHECK_MESSAGE(parse_ids(text, 1u << 31) == ids, text);
+    // With any byte of it another, it is a list that is as good, or none.
+    std::string wild = text;
+    wild[random.below(wild.size())] = static_cast<char>(random.below(256));
+    if (const auto read = parse_ids(wild, 1u << 31))
+      CHECK_MESSAGE(wild.find_first_not_of("[]0123456789, \n\t\r") == std::string::npos, wild);
+  }
+  CHECK(!parse_ids("[1234567,:1234567]", 1u << 31));
+  CHECK(!parse_ids("[1234567890123,1]", 1u << 31));
+}
+
+TEST_CASE("strings and brackets match wherever they lie in a long text") {
+  for (size_t at = 0; at < 40; ++at) {
+    const std::string before(at, 'x'), inner = before + "\\\"]}[{" + before + "\\\\";
+    const std::string list = "[\"" + inner + "\",{\"a\":[" + before + "]}]";
+    const auto j = JsonText::parse("{\"s\":\"" + inner + "\",\"l\":" + list + ",\"z\":1}");
+    REQUIRE_MESSAGE(j, at);
+    CHECK(j->find("s") == "\"" + inner + "\"");
+    CHECK(j->find("l") == list);
+    CHECK(j->find("z") == "1");
+    CHECK_FALSE(JsonText::parse("{\"s\":\"" + inner + "\\\"}"));
+    CHECK_FALSE(JsonText::parse("{\"l\":[" + before + "[\"" + inner + "\"}]}"));
+  }
 }

@@ -123,6 +123,28 @@ TEST_CASE("messages: tools, calls and their results, whole") {
                         "-3<|im_end|>\n<|im_start|>user\nso?<|im_end|>") != std::string::npos);
 }
 
+TEST_CASE("messages and responses: a call that has to be made is the form of the answer") {
+  TextSite s;
+  s.says = kCallText.substr(kCallText.find('<'));
+  for (const std::string& choice : {R"({"type":"any"})", R"({"type":"tool","name":"weather"})"}) {
+    const auto r = s.ask("/v1/messages", kMessage + kTool + R"(,"tool_choice":)" + choice + "}");
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+    CHECK((*parse_json(r.body))["stop_reason"] == "tool_use");
+    CHECK(s.asked.constraint.kind() == model::grammar::Form::kGbnf);
+  }
+  for (const std::string& choice : {R"("required")", R"({"type":"function","name":"weather"})"}) {
+    const auto r = s.ask("/v1/responses", kInput + kFunction + R"(,"tool_choice":)" + choice + "}");
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+    CHECK(s.asked.constraint.kind() == model::grammar::Form::kGbnf);
+  }
+  // With a format of the text: a call or that.
+  s.says = R"({"a": 1})";
+  const auto text =
+      s.ask("/v1/responses", kInput + kFunction + R"(,"text":{"format":{"type":"json_object"}}})");
+  REQUIRE_MESSAGE(text.status == 200, text.body);
+  CHECK(s.asked.constraint.text.find("calls | answer") != std::string::npos);
+}
+
 TEST_CASE("messages: errors are in the form of their API, and name what is not done") {
   TextSite s;
   const auto error = [&](const std::string& body, const std::string& about) {
@@ -140,7 +162,8 @@ TEST_CASE("messages: errors are in the form of their API, and name what is not d
   error(kMessage + R"(,"mcp_servers":[{}]})", "mcp_servers");
   error(kMessage + R"(,"tools":[{"type":"web_search_20250305","name":"web_search"}]})",
         "web_search");
-  error(kMessage + kTool + R"(,"tool_choice":{"type":"any"}})", "tool_choice");
+  error(kMessage + kTool + R"(,"tool_choice":{"type":"tool","name":"none"}})", "none");
+  error(kMessage + R"(,"tool_choice":{"type":"any"}})", "tool_choice");
   error(kMessage + R"(,"stop_sequences":[""]})", "stop_sequences");
   error(R"({"model":"texts","max_tokens":1,"messages":[{"role":"user","content":[)"
         R"({"type":"image","source":{}}]}]})",

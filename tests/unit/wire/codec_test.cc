@@ -56,6 +56,11 @@ struct Small {
   uint8_t v = 0;
   static void fields(auto& x, auto& m) { x(m.v); }
 };
+struct Ids {
+  static constexpr const char* kName = "ids";
+  std::vector<int32_t> v{};
+  static void fields(auto& x, auto& m) { x(wire::at_most<wire::kListMax>(m.v)); }
+};
 struct Row {
   std::vector<uint8_t> v{};
   uint64_t more[7]{};
@@ -103,6 +108,20 @@ TEST_SUITE("wire/codec") {
     CHECK(bytes.substr(0, 5) == std::string("\x98\x07\xfd\x00\xc2", 5));
     CHECK(bytes.substr(5, 4) == std::string("\xa1k\xc4\x00", 4));
     CHECK(bytes.substr(9, 2) == "\xc4\x20");
+  }
+
+  TEST_CASE("numbers take the shortest form there is, and long lists of them come back") {
+    Ids m;
+    m.v = {0, 127, 128, 255, 256, 65535, 65536, INT32_MAX, -1, -32, -33, INT32_MIN};
+    const std::string bytes = wire::encode(m);
+    CHECK(bytes == std::string("\x91\x9c\x00\x7f\xcc\x80\xcc\xff\xcd\x01\x00\xcd\xff\xff"
+                               "\xce\x00\x01\x00\x00\xce\x7f\xff\xff\xff\xff\xe0\xd0\xdf"
+                               "\xd2\x80\x00\x00\x00",
+                               33));
+    Random random(5);
+    while (m.v.size() < 100'000)
+      m.v.push_back(static_cast<int32_t>(random.below(1u << (1 + m.v.size() % 31))));
+    CHECK(wire::decode<Ids>(wire::encode(m))->v == m.v);
   }
 
   TEST_CASE("fields that an older writer lacks keep their defaults; newer ones are ignored") {

@@ -1,0 +1,100 @@
+// Calls that a request asks for, by a small model: of random weights, it would never call a tool of
+// itself.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "pair.h"
+#include "serve/answers/tool_stream.h"
+#include "serve/frontend/openai.h"
+#include "small_engine.h"
+
+using namespace mc;
+using namespace mc::serve;
+
+namespace tool_choice_test {
+namespace {
+
+constexpr const char* kTemplate =
+    "{%- if tools -%}{{ tools }}{%- endif -%}{%- for m in messages -%}{{ m.content }}{% endfor -%}";
+const std::string kTools =
+    R"("tools":[{"type":"function","function":{"name":"weather","parameters":{)"
+    R"("type":"object",)"
+    R"("properties":{"town":{"enum":["Oslo","Bergen"]},"days":{"type":"integer","minimum":1,)"
+    R"("maximum":9}},"required":["town","days"]}}},)"
+    R"({"type":"function","function":{"name":"stop"}}])";
+
+Constraint constraint_of(model::ToolCallFormat format, const model::Tokenizer& tokenizer,
+                         const std::string& members) {
+  model::ChatFormat chat = model::chat_format(kTemplate, "", "", "");
+  REQUIRE(chat.program);
+  chat.calls = format;
+  const ApiLimits limits = limits_of(tokenizer, "tiny", 4096, tokenizer.vocab(), chat);
+  const auto r = parse_completion(R"({"model":"tiny","messages":[{"role":"user","content":"a"}],)" +
+                                      kTools + "," + members + "}",
+                                  true, limits);
+  REQUIRE_MESSAGE(r, r.error().message);
+  return r->constraint;
+}
+
+}  // namespace
+
+TEST_CASE("calls that have to be made come from a small model in each format") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  PairOptions options;
+  options.prefill_engine = options.decode_engine = &engine;
+  options.tokenizer = []() -> Result<model::Tokenizer> {
+    return model::Tokenizer::bytes_only(small().vocab);
+  };
+  Pair pair(loop, options);
+  pair.temperature = 2;
+  const auto tokenizer = model::Tokenizer::bytes_only(small().vocab);
+  using enum model::ToolCallFormat;
+  for (const auto format : {kHermes, kLlama3, kMistral}) {
+    pair.constraint =
+        constraint_of(format, tokenizer,
+                      R"("tool_choice":{"type":"function","function":{"name":"weather"}},)"
+                      R"("parallel_tool_calls":false)");
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      pair.seed = seed;
+      const std::string id = std::string(name(format)) + std::to_string(seed);
+      const auto prompt = small_prompt(20, 1);
+      const auto target = pair.reserve(id, prompt, 300);
+      REQUIRE_MESSAGE(target, target.error().what);
+      const auto tx = pair.allocate(id, prompt, *target);
+      REQUIRE(tx);
+      REQUIRE(pair.call(*pair.to_p, Prefill{tx->tx, {}}, 20s * kSlow));
+      REQUIRE(pair.until([&] { return !pair.answers[id].finish.empty(); }));
+      REQUIRE(pair.call(*pair.to_p, TxCommit{tx->tx, {}}));
+      std::string text;
+      for (const int32_t t : pair.answers[id].tokens)
+        if (!engine.ends_answer(t)) text += static_cast<char>(t);
+      CAPTURE(text);
+      CHECK(pair.answers[id].finish == "stop");
+      ToolUse use;
+      use.names = {"weather"};
+      ToolStream stream(format, use, 1);
+      std::vector<ToolPiece> pieces;
+      stream.push(text, pieces);
+      stream.flush(pieces);
+      CHECK(stream.calls() == 1);
+      std::string arguments;
+      for (const ToolPiece& p : pieces) {
+        CHECK(p.kind != ToolPiece::Kind::kText);
+        if (p.kind == ToolPiece::Kind::kArguments) arguments += p.text;
+      }
+      const auto read = parse_json(arguments);
+      REQUIRE_MESSAGE(read, arguments);
+      CHECK(((*read)["town"] == "Oslo" || (*read)["town"] == "Bergen"));
+      CHECK((*read)["days"] >= 1);
+      CHECK((*read)["days"] <= 9);
+    }
+  }
+  CHECK(pair.comes_to_rest());
+}
+
+}  // namespace tool_choice_test
