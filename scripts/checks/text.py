@@ -25,6 +25,8 @@ HEAVY = {  # header: files that may include it
     r'zmq': r'^(io/loop\.cc|rpc/)',
     r'event2?[/.]': r'^(http|tls)/.*\.cc$',
     r'boost/': r'^http/parser\.cc$',
+    r'pcre2': r'^model/tokens/regex\.cc$',
+    r'utf8proc': r'^model/tokens/unicode\.cc$',
     r'hwloc': r'^topo/discover/.*\.cc$',
     r'liburing': r'^io/uring',
     r'infiniband/': r'^xfer/transports/rdma/',

@@ -2,10 +2,12 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "base/units.h"
-#include "model/text/text.h"
 #include "model/text/tokenizer.h"
+#include "model/tokens/charsmap.h"
+#include "model/tokens/text.h"
 
 namespace mc::model {
 namespace {
@@ -64,10 +66,7 @@ Result<Field> read_field(std::string_view& in) {
 
 class SpmReader {
  public:
-  SpmReader() {
-    t_.style_ = Tokenizer::Style::kSentencePiece;
-    t_.prefix_space_ = t_.collapse_spaces_ = t_.mark_spaces_ = t_.fuse_unknown_ = true;
-  }
+  SpmReader() { t_.style_ = Tokenizer::Style::kSentencePiece; }
 
   Result<Tokenizer> read(std::string_view model) {
     while (!model.empty()) {
@@ -79,17 +78,27 @@ class SpmReader {
     return finish();
   }
 
-  Result<Tokenizer> assemble(std::vector<Tokenizer::Piece> pieces, int64_t bos, bool prefix_space) {
+  Result<Tokenizer> scored(std::vector<Tokenizer::Piece> pieces, int64_t bos, bool prefix_space) {
     for (Tokenizer::Piece& p : pieces) MC_TRY_(add(std::move(p)));
     model_type_ = kBpe;
     bos_ = bos;
-    t_.prefix_space_ = prefix_space;
-    t_.collapse_spaces_ = false;
+    prefix_space_ = prefix_space;
+    collapse_spaces_ = false;
+    return finish();
+  }
+
+  Result<Tokenizer> unigram(Tokenizer::UnigramParts parts) {
+    for (Tokenizer::Piece& p : parts.pieces) MC_TRY_(add(std::move(p)));
+    bos_ = parts.bos;
+    eos_ = parts.eos;
+    prefix_space_ = parts.prefix_space;
+    collapse_spaces_ = parts.collapse_spaces;
+    charsmap_ = std::move(parts.charsmap);
     return finish();
   }
 
  private:
-  static constexpr uint64_t kBpe = 2;
+  static constexpr uint64_t kUnigram = 1, kBpe = 2;
   enum Kind : uint64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
   Result<> piece(std::string_view in) {
@@ -109,20 +118,22 @@ class SpmReader {
     if (t_.pieces_.size() >= kPiecesMax || text.size() > kPieceBytesMax || !std::isfinite(score))
       return fail(Code::kCorrupt, "piece %d ('%s') is out of bounds", id, escape(text).c_str());
     std::string bytes;
+    scores_.push_back(score);
     if (kind == kByte) {
       const auto byte = byte_of_piece(text);
       if (!byte)
         return fail(Code::kCorrupt, "piece %d ('%s') should be a byte such as <0x0A>", id,
                     escape(text).c_str());
-      t_.byte_tokens_.resize(256, -1);
-      t_.byte_tokens_[*byte] = id;
+      unknown_.bytes.resize(256, -1);
+      unknown_.bytes[*byte] = id;
       bytes = static_cast<char>(*byte);
     } else if (kind == kNormal || kind == kUserDefined) {
       bytes = marks_to_spaces(text);
-      t_.joins_.emplace(text, Tokenizer::Join{-static_cast<double>(score), id});
+      if (!text.empty()) texts_.emplace_back(text, id);
     }
-    if (kind == kUnknown) t_.unknown_ = id;
-    if (kind == kControl || kind == kUserDefined) t_.marks_.add({text, id});
+    if (kind == kUnknown) unknown_.token = id;
+    if (kind == kControl || kind == kUserDefined)
+      t_.marks_.add({.text = text, .token = id, .special = true});
     // Byte pieces too are never what text spells.
     t_.add_piece(std::move(text), std::move(bytes), kind != kNormal && kind != kUserDefined);
     return {};
@@ -140,41 +151,76 @@ class SpmReader {
   Result<> normalizer(std::string_view in) {
     while (!in.empty()) {
       MC_TRY(const Field f, read_field(in));
-      if (f.id == 2 && !f.bytes.empty())
-        return fail(Code::kUnsupported,
-                    "this SentencePiece model normalizes characters (a table of %zu bytes): only "
-                    "'identity' is supported",
-                    f.bytes.size());
-      if (f.id == 3) t_.prefix_space_ = f.number != 0;
-      if (f.id == 4) t_.collapse_spaces_ = f.number != 0;
-      if (f.id == 5) t_.mark_spaces_ = f.number != 0;
+      if (f.id == 2) charsmap_ = f.bytes;
+      if (f.id == 3) prefix_space_ = f.number != 0;
+      if (f.id == 4) collapse_spaces_ = f.number != 0;
+      if (f.id == 5) mark_spaces_ = f.number != 0;
     }
+    return {};
+  }
+
+  Result<> normalize() {
+    Normalizer& n = t_.normalizer_;
+    if (!charsmap_.empty()) {
+      MC_TRY(Charsmap map, Charsmap::read(charsmap_));
+      n.add([shared = std::make_shared<const Charsmap>(std::move(map))](
+                std::string_view text) { return shared->replace(text); },
+            0);
+    }
+    if (collapse_spaces_) n.add(without_extra_spaces, 0);
+    if (prefix_space_)
+      n.add([](std::string_view text) { return text.empty() ? "" : " " + std::string(text); }, 1);
+    if (mark_spaces_)
+      n.add([](std::string_view text) { return replaced(text, " ", kSpaceMark); }, 1);
+    t_.drops_space_ = prefix_space_;
     return {};
   }
 
   Result<Tokenizer> finish() {
     if (t_.pieces_.empty())
       return fail(Code::kCorrupt, "not a SentencePiece model: it has no pieces");
-    if (model_type_ != kBpe)
-      return fail(Code::kUnsupported, "a SentencePiece model of type %llu: want 2 (BPE)",
+    if (model_type_ != kBpe && model_type_ != kUnigram)
+      return fail(Code::kUnsupported,
+                  "a SentencePiece model of type %llu: want 1 (unigram) or 2 (BPE)",
                   static_cast<unsigned long long>(model_type_));
-    for (size_t i = 0; i < t_.byte_tokens_.size(); ++i)
-      if (t_.byte_tokens_[i] < 0)
+    for (size_t i = 0; i < unknown_.bytes.size(); ++i)
+      if (unknown_.bytes[i] < 0)
         return fail(Code::kCorrupt, "there are byte pieces, but none for byte %zu", i);
-    if (bos_ >= 0 && static_cast<size_t>(bos_) < t_.pieces_.size())
-      t_.bos_ = static_cast<int32_t>(bos_);
-    t_.marks_.sort();
+    const auto token = [&](int64_t id) {
+      return id >= 0 && static_cast<size_t>(id) < t_.pieces_.size() ? static_cast<int32_t>(id) : -1;
+    };
+    t_.bos_ = token(bos_);
+    if (t_.bos_ >= 0) t_.before_ = {t_.bos_};
+    if (token(eos_) >= 0) t_.after_ = {token(eos_)};
+    MC_TRY_(normalize());
+    unknown_.fuse = true;
+    if (model_type_ == kUnigram) {
+      t_.model_ = make_unigram(texts_, std::move(scores_), std::move(unknown_));
+      return std::move(t_);
+    }
+    PieceTable table;
+    for (const auto& [text, id] : texts_) table.add(text, id);
+    t_.model_ = make_scored_bpe({std::move(table), std::move(scores_)}, std::move(unknown_));
     return std::move(t_);
   }
 
   Tokenizer t_;
-  uint64_t model_type_ = 1;  // unigram, when the file says nothing
-  int64_t bos_ = 1;
+  uint64_t model_type_ = kUnigram;  // when the file says nothing
+  int64_t bos_ = 1, eos_ = -1;
+  bool prefix_space_ = true, collapse_spaces_ = true, mark_spaces_ = true;
+  std::string charsmap_;
+  std::vector<std::pair<std::string, int32_t>> texts_;  // what text may become
+  std::vector<double> scores_;                          // of all pieces
+  Unknown unknown_;
 };
 
 Result<Tokenizer> Tokenizer::scored_pieces(std::vector<Piece> pieces, int64_t bos,
                                            bool prefix_space) {
-  return SpmReader().assemble(std::move(pieces), bos, prefix_space);
+  return SpmReader().scored(std::move(pieces), bos, prefix_space);
+}
+
+Result<Tokenizer> Tokenizer::unigram(UnigramParts parts) {
+  return SpmReader().unigram(std::move(parts));
 }
 
 Result<Tokenizer> Tokenizer::sentencepiece(std::string_view model) {

@@ -9,7 +9,7 @@
 namespace mc::model {
 namespace {
 
-constexpr uint64_t kContext = 131072, kContextMost = 1u << 24;  // tokens: when none is said
+constexpr uint64_t kContext = 131072, kContextSaidMost = 1u << 24;  // tokens: when none is said
 constexpr uint32_t kVocabMost = 1u << 24;
 
 // The first of `files` that says it, in itself or in its text_config.
@@ -50,8 +50,8 @@ Result<TextFiles> open_text_files(const std::string& folder) {
   files.name = path.filename().string();
   files.vocab =
       std::max(pieces, static_cast<uint32_t>(number_of(config, "vocab_size", kVocabMost, pieces)));
-  const uint64_t said = number_of(texts, "model_max_length", kContextMost, kContext);
-  files.context_max = number_of(config, "max_position_embeddings", kContextMost, said);
+  const uint64_t said = number_of(texts, "model_max_length", kContextSaidMost, kContext);
+  files.context_max = number_of(config, "max_position_embeddings", kContextSaidMost, said);
   return files;
 }
 

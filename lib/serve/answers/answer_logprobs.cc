@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
-#include "model/text/text.h"
+#include "model/tokens/text.h"
 
 namespace mc::serve {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/text/text.h"
+#include "model/tokens/text.h"
 
 namespace mc::serve {
 namespace {

@@ -25,7 +25,7 @@ Tokenizer marked(const std::vector<std::string>& marks, const std::string& bos =
   file["added_tokens"] = added;
   if (!bos.empty()) {
     const Json first = {{"SpecialToken", {{"id", bos}}}};
-    file["post_processor"] = {{"single", Json::array({first})}};
+    file["post_processor"] = {{"type", "TemplateProcessing"}, {"single", Json::array({first})}};
   }
   auto t = Tokenizer::hugging_face(file);
   REQUIRE_MESSAGE(t.has_value(), t.error().what);

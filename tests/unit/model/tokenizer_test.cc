@@ -104,8 +104,8 @@ TEST_CASE("a sentencepiece model that is cut off, anywhere, is refused or whole"
   }
   CHECK(Tokenizer::sentencepiece("").error().code == Code::kCorrupt);
   CHECK(Tokenizer::sentencepiece(std::string(40, '\xFF')).error().code == Code::kCorrupt);
-  const std::string unigram = piece("a", 0, 1) + bytes_field(2, number_field(3, 1));
-  CHECK(Tokenizer::sentencepiece(unigram).error().code == Code::kUnsupported);
+  const std::string words = piece("a", 0, 1) + bytes_field(2, number_field(3, 3));
+  CHECK(Tokenizer::sentencepiece(words).error().code == Code::kUnsupported);
 }
 
 TEST_CASE("tokenizer.json of bytes as letters reads any bytes, valid UTF-8 or not") {
@@ -122,22 +122,89 @@ TEST_CASE("tokenizer.json of bytes as letters reads any bytes, valid UTF-8 or no
   CHECK(t->decode(std::vector<int32_t>{2, 3, 0, 4}) == "hi h\xFF");
 }
 
-TEST_CASE("tokenizer.json: unsupported features are refused by name") {
+TEST_CASE("a unigram model takes the best sum of scores") {
+  std::string m = piece("<unk>", 0, 2) + piece("</s>", 0, 3) + piece("\u2581", -2, 1);
+  m += piece("\u2581ab", -4, 1) + piece("a", -3, 1) + piece("b", -3, 1) + piece("abc", -3, 1);
+  const auto t = Tokenizer::sentencepiece(m + bytes_field(2, number_field(41, uint64_t(-1))));
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->encode("ab") == std::vector<int32_t>{3});
+  CHECK(t->encode("abc") == std::vector<int32_t>{2, 6});  // -5, where "ab" and an unknown are worse
+  CHECK(t->encode("a  xyz b") == std::vector<int32_t>{2, 4, 2, 0, 2, 5});
+  CHECK(t->decode(t->encode("ab a")) == "ab a");
+}
+
+TEST_CASE("tokenizer.json: what is unsupported or wrong is refused by name") {
   Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
   file["model"]["vocab"]["a"] = 0u;
   const auto plain = Tokenizer::hugging_face(file);
   REQUIRE_MESSAGE(plain.has_value(), plain.error().what);
-  file["normalizer"] = {{"type", "NFKC"}};
-  CHECK(Tokenizer::hugging_face(file).error().what.find("NFKC") != std::string::npos);
-  file.erase("normalizer");
-  file["model"]["merges"] = Json::array({"a z"});
-  CHECK(Tokenizer::hugging_face(file).error().code == Code::kInvalid);
-  file["model"]["merges"] = Json::array();
-  file["model"]["vocab"]["b"] = 2u;
-  CHECK(Tokenizer::hugging_face(file).error().what.find("ids") != std::string::npos);
-  file["model"]["type"] = "Unigram";
-  CHECK(Tokenizer::hugging_face(file).error().code == Code::kUnsupported);
+  const auto refused = [](const Json& wrong, const char* word) {
+    const auto made = Tokenizer::hugging_face(wrong);
+    REQUIRE_FALSE(made);
+    CHECK_MESSAGE(made.error().what.find(word) != std::string::npos, made.error().what);
+  };
+  const auto with = [&](const char* part, Json what) {
+    Json changed = file;
+    changed[part] = std::move(what);
+    return changed;
+  };
+  const auto of_model = [&](const char* key, Json what) {
+    Json changed = file;
+    changed["model"][key] = std::move(what);
+    return changed;
+  };
+  refused(with("normalizer", {{"type", "Rot13"}}), "normalizer Rot13");
+  refused(with("decoder", {{"type", "CTC"}}), "decoder CTC");
+  refused(with("post_processor", {{"type", "Odd"}}), "post_processor Odd");
+  refused(with("post_processor",
+               {{"type", "TemplateProcessing"}, {"single", {{{"SpecialToken", {{"id", "<x>"}}}}}}}),
+          "'<x>' is no token");
+  refused(
+      with("post_processor", {{"type", "BertProcessing"}, {"cls", {"a", 7u}}, {"sep", {"a", 0u}}}),
+      "7 is no token");
+  refused(of_model("merges", Json::array({"a z"})), "'z' is none");
+  refused(of_model("merges", Json::array({{"a", "a"}})), "'aa' is none");
+  refused(of_model("merges", Json::array({5})), "merge 5");
+  refused(of_model("dropout", 0.1), "dropout");
+  refused(of_model("type", "Magic"), "Magic");
+  refused(of_model("type", "Unigram"), "a list of pieces and scores");
+  refused(of_model("vocab", {{"a", uint64_t{1} << 40}}), "1099511627776");
+  refused(of_model("vocab", {{"a", 0u}, {"b", 1u << 19}}), "the ids of 2 pieces go up to 524288");
+  refused(of_model("vocab", {{"a", 0u}, {"b", 0u}}), "'a' and 'b'");
+  refused(of_model("vocab", {{"a", -1}}), "'a' has no id");
+  refused(of_model("vocab", Json::object()), "no pieces");
+  refused(with("added_tokens", {{{"id", 1u << 30}, {"content", "x"}}}), "1073741824");
+  refused(with("added_tokens", 7), "added_tokens");
   CHECK_FALSE(Tokenizer::hugging_face(Json::array()).has_value());
+  Json unigram = {
+      {"model",
+       {{"type", "Unigram"}, {"unk_id", 3u}, {"vocab", Json::array({Json::array({"a", -1.5})})}}}};
+  refused(unigram, "'unk_id' is 3");
+  unigram["model"]["vocab"] = Json::array({Json::array({"a", "b"})});
+  refused(unigram, "piece 0");
+}
+
+TEST_CASE("ids may have gaps: no text is such a token") {
+  Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
+  file["model"]["vocab"] = {{"a", 0u}, {"b", 3u}};
+  const auto t = Tokenizer::hugging_face(file);
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->vocab() == 4);
+  CHECK(t->encode("ab") == std::vector<int32_t>{0, 3});
+  CHECK(t->bytes(1).empty());
+  CHECK(t->special(2));
+}
+
+TEST_CASE("the tokens around a text are the post-processor's") {
+  Json file = {{"model", {{"type", "WordLevel"}, {"unk_token", "?"}}}};
+  file["model"]["vocab"] = {{"?", 0u}, {"a", 1u}, {"[C]", 2u}, {"[S]", 3u}};
+  file["post_processor"] = {
+      {"type", "RobertaProcessing"}, {"cls", {"[C]", 2u}}, {"sep", {"[S]", 3u}}};
+  const auto t = Tokenizer::hugging_face(file);
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->encode("a") == std::vector<int32_t>{2, 1, 3});
+  CHECK(t->encode("b", false) == std::vector<int32_t>{0});
+  CHECK(t->bos() == 2);
 }
 
 TEST_CASE("F26: a byte piece of tokenizer.json is one of two digits, and others are ordinary") {

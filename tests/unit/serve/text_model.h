@@ -8,7 +8,7 @@
 
 #include "api_site.h"
 #include "base/json.h"
-#include "model/text/text.h"
+#include "model/tokens/text.h"
 #include "serve/protocol/model_info.h"
 
 namespace mc::serve::test {

@@ -1,4 +1,4 @@
-#include "model/text/text.h"
+#include "model/tokens/text.h"
 
 #include <array>
 #include <unordered_map>
