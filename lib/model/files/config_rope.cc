@@ -97,14 +97,19 @@ double longrope_scale(double factor, uint64_t original_context) {
 }
 
 Result<> parse_rope(const Json& json, ModelConfig& c) {
-  MC_TRY(c.rope.theta, positive(json, "rope_theta", 10000));
+  MC_TRY(c.rope.theta, positive(json, "rope_theta", c.parts().theta));
   const Json* const all = member(json, "rope_parameters");
   const char* const part = "partial_rotary_factor";
   const Json& of = all != nullptr && member(*all, part) != nullptr ? *all : json;
   MC_TRY(const double share, positive(of, part, 1));
   if (share > 1 || (share < 1 && c.family != Family::kPhi3))
     return fail(Code::kUnsupported, "'%s' is %g: want 1 for this architecture", part, share);
-  if (share < 1) c.rope.dims = static_cast<uint32_t>(c.head_dim * share);
+  if (share < 1) {
+    c.rope.dims = static_cast<uint32_t>(c.head_dim * share);
+    if (c.rope.dims < 2)
+      return fail(Code::kInvalid, "'%s' %g of %u dimensions: want two of them or more", part, share,
+                  c.head_dim);
+  }
   if (const Json* scaling = member(json, "rope_scaling"))
     MC_TRY_(parse_scaling(json, *scaling, c, c.rope));
   if (c.family == Family::kGemma3) {

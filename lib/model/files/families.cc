@@ -46,6 +46,7 @@ constexpr std::array kFamilies = {
           .post_norms = true,
           .one_plus = true,
           .tied = true,
+          .theta = 1e6,
           .activation = Activation::kGeluTanh,
           .windows = Windows::kFiveOfSix},
     Parts{.family = Family::kMixtral,  // GGUF calls it llama
@@ -53,6 +54,7 @@ constexpr std::array kFamilies = {
           .type = "mixtral",
           .gguf = "",
           .pairs = true,
+          .theta = 1e6,
           .windows = Windows::kAll},
     Parts{.family = Family::kQwen2Moe,
           .architecture = "Qwen2MoeForCausalLM",
@@ -78,6 +80,7 @@ constexpr std::array kFamilies = {
           .gguf = "smollm3",
           .pairs = true,
           .tied = true,
+          .theta = 2e6,
           .windows = Windows::kUpper},
 };
 

@@ -48,6 +48,7 @@ struct Parts {
   bool fused = false;        // one tensor of queries, keys and values, one of gate and up
   bool pairs = false;        // GGUF files hold a head's turning rows side by side
   bool tied = false;         // the head is the embedding, if the configuration does not say
+  double theta = 10000;      // base of the rotation, if the configuration does not say
   Activation activation = Activation::kSilu;
   Windows windows = Windows::kNone;
 };

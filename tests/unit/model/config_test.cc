@@ -136,6 +136,20 @@ TEST_CASE("Gemma 3's two rotations are read from one object as well") {
   CHECK(has(parse_config(json).error().what, "gelu_pytorch_tanh"));
 }
 
+TEST_CASE("a configuration that leaves out the base of its rotation has its family's") {
+  const auto theta = [](const char* architecture) {
+    Json json = good();
+    json["architectures"] = Json::array({architecture});
+    json.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}});
+    const auto c = parse_config(json);
+    REQUIRE_MESSAGE(c.has_value(), c.error().what);
+    return c->rope.theta;
+  };
+  CHECK(theta("MixtralForCausalLM") == 1e6);
+  CHECK(theta("SmolLM3ForCausalLM") == 2e6);
+  CHECK(theta("Qwen2ForCausalLM") == 1e4);
+}
+
 TEST_CASE("experts, lists of layers and divisors that contradict the model are refused") {
   const auto of = [](const char* architecture, Json more) {
     Json json = good();
@@ -165,6 +179,7 @@ TEST_CASE("experts, lists of layers and divisors that contradict the model are r
   CHECK(has(phi({{"type", "longrope"}, {"long_factor", {1, 1}}}), "list of 4 numbers"));
   CHECK(has(phi({{"type", "longrope"}, {"long_factor", {1, 1, 0, 1}}}), "above 0"));
   CHECK(has(phi(nullptr, 1.5), "partial_rotary_factor"));
+  CHECK(has(phi(nullptr, 0.1), "two of them or more"));
   CHECK(has(of("LlamaForCausalLM", {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor"));
 }
 
