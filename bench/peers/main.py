@@ -6,6 +6,7 @@ import argparse
 import os
 import pathlib
 import re
+import signal
 import sys
 import tempfile
 
@@ -71,6 +72,7 @@ def main():
     if not any(environments.python_of(name) for name in ('mooncake', 'nixl', 'llama')):
         print(f'peers: no peer in {environments.ENGINES}: scripts/setup --peers installs them', file=sys.stderr)
         return SKIPPED
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     with tempfile.TemporaryDirectory(prefix='mc-peers.') as folder:
         run = Run(given, folder)
         for name in given.section or SECTIONS:

@@ -15,6 +15,13 @@ class Peer:
                                      n_threads_batch=threads, verbose=False)
         return {'vocab': self.model.n_vocab()}
 
+    def tokens(self, text, count):
+        """The first tokens of a text."""
+        found = self.model.tokenize(text.encode(), add_bos=False)
+        if len(found) < count:
+            raise ValueError(f'{len(found)} tokens are fewer than {count}')
+        return found[:count]
+
     def _compute(self, tokens):
         """The likeliest token behind these."""
         self.model.eval(tokens)

@@ -11,7 +11,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECONDS = 60.0  # for one answer
+SECONDS = 180.0  # for one answer
 
 
 class Failed(Exception):
