@@ -190,7 +190,46 @@ Turn latency(const Clock& clock, size_t rounds, std::function<Result<>()> work) 
   };
 }
 
-Result<int> run(const Options& o) {
+// Reads into memory of the application, 16 bytes into a cache line as malloc has it: not
+// registered, and registered; against libc's memcpy or streaming stores into it, whichever wins,
+// and against reads into the engine's own.
+Result<> into_application(const Clock& clock, const Options& o, std::span<std::byte> remote,
+                          uint64_t offset, xfer::Engine& engine, xfer::SegmentHandle segment,
+                          std::span<std::byte> own) {
+  constexpr uint64_t kMost = 64 * kMiB, kSkew = 16;
+  std::vector<std::byte> memory(kMost + kSkew);
+  const std::span<std::byte> local = std::span(memory).subspan(kSkew);
+  const Ends ends{local, remote};
+  Bench bench(clock, o, ends, offset), engines(clock, o, {own, remote}, offset);
+  for (const bool registered : {false, true}) {
+    xfer::Memory kept;
+    if (registered) {
+      MC_TRY(kept, engine.register_memory(local));
+    }
+    for (const uint64_t bytes : {8 * kMiB, kMost}) {
+      const Case c{xfer::Op::kRead, bytes};
+      const std::string what = bytes_text(bytes) + (registered ? " registered" : " not registered");
+      MC_TRY_(bench.verify(engine, segment, c));
+      const Figure figure{"xfer-shm", "read " + what, "GB/s", "best copy " + bytes_text(bytes),
+                          0.95};
+      MC_TRY_(Bench::against_best(figure, o.turns(), bench.ours(engine, segment, c),
+                                  bench.raw(c, false), bench.raw(c, true)));
+      MC_TRY_(compare({"xfer-shm", "read " + what, "GB/s", "into the engine's own", 0.9}, o.turns(),
+                      bench.ours(engine, segment, c), engines.ours(engine, segment, c)));
+    }
+  }
+  return {};
+}
+
+struct ShmOptions : Options {
+  std::string only;
+  void describe(OptionList& v) {
+    Options::describe(v);
+    v("only", only, "a part of it", {"", "application"});
+  }
+};
+
+Result<int> run(const ShmOptions& o) {
   SteadyClock clock;
   MC_TRY(auto peer, ServingPeer::start(clock, kMemory));
   MC_TRY(const std::span<std::byte> remote, map_peer(peer->segment));
@@ -233,6 +272,9 @@ Result<int> run(const Options& o) {
   // The first transfer of all maps the memory and touches its pages.
   MC_TRY_(check({xfer::Op::kWrite, kMemory}, 0));
   MC_TRY_(check({xfer::Op::kWrite, kMemory}, 1));
+  MC_TRY_(into_application(clock, o, remote, peer->segment.buffers.front().offset, *engines[0],
+                           segments[0], local.bytes()));
+  if (!o.only.empty()) return 0;
 
   const Case tiny{xfer::Op::kWrite, 4 * kKiB};
   auto once = [&] { return bench.transfer(*engines[0], segments[0], tiny, 0, tiny.bytes); };
@@ -279,7 +321,7 @@ Result<int> run(const Options& o) {
 }  // namespace mc::bench
 
 int main(int argc, char** argv) {
-  mc::bench::Options options;
+  mc::bench::ShmOptions options;
   mc::Program program("xfer_shm_bench", "shared-memory transfers against the best copy");
   program.options(options);
   program.run_with([&](mc::Context&) { return mc::bench::run(options); });

@@ -58,7 +58,7 @@ struct EngineOptions {
   Bytes staging_chunk{512 * kKiB};          // bytes of a staging buffer
   uint32_t staging_buffers = 8;             // chunks in flight
   std::string class_weights = "16:4:1";     // high, medium and low on a busy link
-  std::string share_table = "/dev/shm";     // folder of ShmUsageTable; "": none
+  std::string share_table = "/dev/shm";     // folder of ShmUsageTable and copies_file(); "": none
   std::string sysfs = "/sys";               // tree with the NUMA nodes and devices
   std::string fault;                        // fault script (xfer/transports/fault/fault_plan.h)
   Scheduler scheduler = Scheduler::kSpray;  // others: for comparison

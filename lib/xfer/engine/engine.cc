@@ -208,10 +208,11 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
     if (transports.empty() && &sink == this) host_copies = local_transport.get();
     return local_transport;
   };
-  if (name == "self") return local({});
+  const std::string copies = copies_file(options.share_table);
+  if (name == "self") return local({.copies_file = copies});
   if (name == "shm") {
     MC_TRY(fd_server, FdServer::open(*registry, clock));
-    return local({options.workers, true, allowed("tcp")});
+    return local({options.workers, true, allowed("tcp"), copies});
   }
   if (name == "file")
     return std::make_unique<FileTransport>(

@@ -1,9 +1,8 @@
-// Copies between mapped memory, with the fastest stores for the CPU and the destination. Plain
-// stores are faster when the destination is in a cache. Non-temporal stores are 1.4 to 2 times as
-// fast when it is not, wherever the source is, because they do not read the destination first. The
-// caller guesses which case it is (transports/shm/cache_residency.h). The code is chosen at run
-// time by the CPU: libc's memcpy, but on AMD's CPUs before Zen 5 a loop of our own up to 512 KiB
-// (bench/run xfer-shm, "8 bytes on").
+// Copies between mapped memory, by one of several kinds. On most CPUs plain stores are faster when
+// the destination is in a cache. Non-temporal stores are 1.4 to 2 times as fast when it is not,
+// because they do not read the destination first; on others they are three times as slow. Which is
+// the faster one here is measured (machine_copies.h), and the caller guesses whether a cache holds
+// the destination (transports/shm/cache_residency.h).
 //
 // Thread: any.
 #pragma once
@@ -29,9 +28,18 @@ struct Ahead {
   const std::byte* from = nullptr;
 };
 
-// `streaming`: the destination is in no cache. On return the bytes are there for every CPU that
-// sees what this one does next.
-void copy_rows(const Rows& rows, bool streaming, const Ahead& next = {});
+enum class CopyKind : uint8_t {
+  kPlain,      // libc's memcpy; on AMD's CPUs before Zen 5 a loop of our own from 2 to 512 KiB
+  kStreaming,  // non-temporal stores; plain where the CPU has no AVX2
+  kString,     // the CPU's string instruction
+};
+inline constexpr size_t kCopyKinds = 3;
+
+// On return the bytes are there for every CPU that sees what this one does next.
+void copy_rows(const Rows& rows, CopyKind kind, const Ahead& next = {});
+inline void copy_rows(const Rows& rows, bool streaming, const Ahead& next = {}) {
+  copy_rows(rows, streaming ? CopyKind::kStreaming : CopyKind::kPlain, next);
+}
 
 // About equal pieces of Rows by number, so that threads may share a copy without a list of them: a
 // part of a row when rows are long, several rows when they are short. Pieces begin on a cache line

@@ -113,9 +113,9 @@ TEST_SUITE("xfer/copy") {
     const auto from = noise(3 << 20, 5);
     for (int round = 0; round < 20; ++round) {
       std::vector<std::byte> to(from.size());
-      CacheResidency residency(1 << 20);
-      const auto job = std::make_shared<ParallelCopy>(Rows{to.data(), from.data(), from.size()},
-                                                      4096, residency);
+      CopyRule rule{.copies = MachineCopies({}, {}, default_copies)};
+      const auto job =
+          std::make_shared<ParallelCopy>(Rows{to.data(), from.data(), from.size()}, 4096, rule);
       std::vector<std::thread> helpers;
       for (int i = 0; i < 3; ++i) helpers.emplace_back([job] { job->work([] { return true; }); });
       job->work([] { return true; });
@@ -128,8 +128,8 @@ TEST_SUITE("xfer/copy") {
   TEST_CASE("a job that is given up says so, and nothing is written after finish") {
     const auto from = noise(1 << 20, 6);
     std::vector<std::byte> to(from.size());
-    CacheResidency residency(1 << 20);
-    ParallelCopy job({to.data(), from.data(), from.size()}, 64 * 1024, residency);
+    CopyRule rule{.copies = MachineCopies({}, {}, default_copies)};
+    ParallelCopy job({to.data(), from.data(), from.size()}, 64 * 1024, rule);
     int left = 3;
     job.work([&] { return left-- > 0; });
     CHECK_FALSE(job.finish());

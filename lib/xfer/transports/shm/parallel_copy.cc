@@ -10,7 +10,7 @@ constexpr int kSpins = 4000;  // about the time of a piece: sleeping and waking 
 bool ParallelCopy::copy_next() {
   const uint64_t i = next_.fetch_add(1, std::memory_order_acq_rel);
   if (i >= pieces_.count()) return false;
-  copy_once(pieces_.at(i), residency_);
+  rule_.copy(pieces_.at(i));
   return true;
 }
 

@@ -44,7 +44,11 @@ Result<> still_offered(const std::byte* word, const Peer& peer) {
 
 LocalTransport::LocalTransport(Sink& sink, const Registry& registry, const Clock& clock,
                                Config config)
-    : sink_(sink), registry_(registry), clock_(clock), config_(config) {
+    : sink_(sink),
+      registry_(registry),
+      clock_(clock),
+      config_(config),
+      rule_{.copies = MachineCopies(config_.copies_file, host_id(), measure_copies)} {
   for (uint32_t i = 0; i < std::max(1u, config_.workers); ++i)
     threads_.emplace_back([this] { run(); });
 }
@@ -190,8 +194,9 @@ Result<> LocalTransport::move(const Job& job, const Ahead& next) {
                 slice.peer->descriptor.node.c_str());
   MC_TRY_(before_copy(job.held.there, *slice.peer, range, now));
   stop_if_told(slice);
+  rule_.copies.learn_for(slice.batch_bytes);
   const Rows rows = rows_of(slice.op, slice.local, job.held.there.data, p);
-  copy_once(rows, residency_, slice.batch_bytes, next);
+  rule_.copy(rows, slice.batch_bytes, next);
   return after_copy(job.held.there, *slice.peer, range, rows.total());
 }
 
@@ -277,7 +282,7 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   if (claim.refused() || !before_copy(held->there, *peer, range, now)) return false;
   const Rows rows = rows_of(r.op, r.local, held->there.data, r);
   if (rows.total() <= kInlineBytes)
-    copy_once(rows, residency_);
+    rule_.copy(rows);
   else if (!copy_with_help(rows, r.deadline, *peer))
     return false;
   CopyCacheSlot* slot = rows.total() <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
@@ -311,7 +316,7 @@ bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time
     const WriteClaim claim(there->slots, r.offset, span);
     if (claim.refused() || !before_copy(*there, *k.peer, range, now)) return false;
     const Rows rows = rows_of(r.op, r.local, there->data, r);
-    copy_once(rows, residency_);
+    rule_.copy(rows);
     if (!after_copy(*there, *k.peer, range, rows.total())) return false;
     slot.slices->add();
     slot.bytes->add(rows.total());
@@ -323,6 +328,7 @@ bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time
 
 // False when it was given up: the deadline passed, or the peer was closed or replaced.
 bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer& peer) {
+  rule_.copies.learn_for(rows.total());
   const uint32_t copying = copying_.fetch_add(1, std::memory_order_relaxed) + 1;
   const bool shared = rows.total() > kAloneBytes && copying < config_.workers;
   const auto go_on = [&] {
@@ -332,12 +338,12 @@ bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer&
   if (!shared) {
     const Pieces pieces(rows, kLonePieceBytes);
     uint64_t done = 0;
-    for (; done < pieces.count() && go_on(); ++done) copy_once(pieces.at(done), residency_);
+    for (; done < pieces.count() && go_on(); ++done) rule_.copy(pieces.at(done));
     copying_.fetch_sub(1, std::memory_order_relaxed);
     return done == pieces.count();
   }
   uint32_t helpers = config_.workers - copying;
-  const auto job = std::make_shared<ParallelCopy>(rows, kPieceBytes, residency_);
+  const auto job = std::make_shared<ParallelCopy>(rows, kPieceBytes, rule_);
   {
     Lock lock(mutex_);
     if (stopping_) helpers = 0;

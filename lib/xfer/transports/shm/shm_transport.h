@@ -44,6 +44,7 @@ class LocalTransport final : public Transport {
     uint32_t workers = 1;
     bool peers = false;          // reach other processes, not only this one
     bool yields_writes = false;  // process_vm_writev cannot be recalled: leave it to tcp
+    std::string copies_file{};   // see MachineCopies
   };
   LocalTransport(Sink& sink, const Registry& registry, const Clock& clock, Config config);
   ~LocalTransport() override { stop(); }
@@ -133,7 +134,7 @@ class LocalTransport final : public Transport {
   const Registry& registry_;
   const Clock& clock_;
   const Config config_;
-  CacheResidency residency_{CacheResidency::window_of_this_cpu()};
+  CopyRule rule_;
   Mappings mappings_;
   ThreadCopyCache copy_cache_;
   std::atomic<uint32_t> copying_{0};  // threads that copy much now
