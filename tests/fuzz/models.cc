@@ -36,10 +36,16 @@ void use(const model::Tokenizer& tokenizer) {
 
 void use(const model::Tensors& tensors, std::string_view file) {
   const auto* const begin = reinterpret_cast<const std::byte*>(file.data());
-  for (const auto& [name, tensor] : tensors)
+  for (const auto& [name, tensor] : tensors) {
     MC_CHECK(tensor.bytes.empty() ||
              (tensor.bytes.data() >= begin &&
               tensor.bytes.data() + tensor.bytes.size() <= begin + file.size()));
+    if (!tensor.readable() || tensor.shape.empty() || tensor.bytes.empty()) continue;
+    const uint64_t row = std::min<uint64_t>(tensor.shape.back(), 1 << 16);
+    if (tensor.blocks != nullptr && row % tensor.blocks->elements != 0) continue;
+    std::vector<float> values(row);  // the last row, or its beginning
+    tensor.read(*model::element_count(tensor.shape) - tensor.shape.back(), row, values.data());
+  }
 }
 
 std::span<const std::byte> bytes_of(std::string_view input) {
@@ -135,7 +141,7 @@ void run_gguf(std::string_view input) {
 std::vector<std::string> seeds_gguf() {
   std::string out = "GGUF";
   put(out, uint32_t{3});
-  put(out, uint64_t{1});  // tensors
+  put(out, uint64_t{3});  // tensors
   put(out, uint64_t{6});  // values
   put_key(out, "general.architecture", 8);
   put_text(out, "llama");
@@ -159,8 +165,16 @@ std::vector<std::string> seeds_gguf() {
   put(out, uint64_t{2});
   put(out, uint32_t{0});
   put(out, uint64_t{0});
+  for (const auto& [type, offset] : {std::pair{3u, 32u}, {12u, 96u}}) {  // Q4_1, Q4_K
+    put_text(out, type == 3 ? "a" : "b");
+    put(out, uint32_t{2});
+    put(out, uint64_t{type == 3 ? 32u : 256u});
+    put(out, uint64_t{2});
+    put(out, type);
+    put(out, uint64_t{offset});
+  }
   out.resize((out.size() + 31) / 32 * 32);
-  out.append(32, '\1');
+  out.append(96 + 2 * 144, '\1');
   return {out};
 }
 

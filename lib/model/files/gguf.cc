@@ -155,10 +155,13 @@ Result<GgufTensor> read_tensor(GgufReader& in) {
     e.tensor.shape.insert(e.tensor.shape.begin(), n);  // the file has columns first
   }
   MC_TRY(const uint32_t type, in.number<uint32_t>());
+  const std::string_view known = ggml_type_name(type);
+  e.tensor.blocks = block_format_numbered(type);
   e.tensor.type_text = strf("ggml type %u", type);
   if (type == 0) e.tensor.type = DType::kF32;
   if (type == 1) e.tensor.type = DType::kF16;
   if (type == 30) e.tensor.type = DType::kBf16;
+  if (!e.tensor.type && !known.empty()) e.tensor.type_text = known;
   MC_TRY(e.offset, in.number<uint64_t>());
   return e;
 }
@@ -174,13 +177,18 @@ Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, ui
   const auto data = file.subspan(std::min<uint64_t>(start, file.size()));
   Tensors tensors;
   for (GgufTensor& e : entries) {
-    const auto elements = element_count(e.tensor.shape);
-    const uint64_t bytes = e.tensor.type && elements ? *elements * size_of(*e.tensor.type) : 0;
-    if (!elements || e.offset > data.size() || bytes > data.size() - e.offset)
+    const auto bytes = bytes_of(e.tensor);
+    if (!bytes)
+      return fail(bytes.error().code, "tensor '%s': %s", escape(e.name).c_str(),
+                  bytes.error().what.c_str());
+    if (e.offset % alignment != 0)
+      return fail(Code::kCorrupt, "tensor '%s' lies at %llu, no multiple of the alignment %llu",
+                  escape(e.name).c_str(), static_cast<ull>(e.offset), static_cast<ull>(alignment));
+    if (e.offset > data.size() || *bytes > data.size() - e.offset)
       return fail(Code::kCorrupt, "tensor '%s' of %s lies at %llu of %zu bytes of data: cut off?",
                   escape(e.name).c_str(), shape_text(e.tensor.shape).c_str(),
                   static_cast<ull>(e.offset), data.size());
-    e.tensor.bytes = data.subspan(e.offset, bytes);
+    e.tensor.bytes = data.subspan(e.offset, *bytes);
     tensors.emplace(std::move(e.name), std::move(e.tensor));
   }
   return tensors;

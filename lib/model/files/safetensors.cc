@@ -144,10 +144,33 @@ Result<const Tensor*> TensorSet::find(const std::string& name,
   if (!std::equal(t.shape.begin(), t.shape.end(), shape.begin(), shape.end()))
     return fail(Code::kInvalid, "tensor '%s' has shape %s, the configuration wants %s",
                 name.c_str(), shape_text(t.shape).c_str(), shape_text(shape).c_str());
-  if (!t.type)
-    return fail(Code::kUnsupported, "tensor '%s' is of format %s: want f32, f16 or bf16",
-                name.c_str(), escape(t.type_text).c_str());
+  if (!t.readable()) {
+    std::string known = "f32, f16, bf16";
+    for (const BlockFormat& f : block_formats()) known += std::string(", ") + f.name;
+    return fail(Code::kUnsupported,
+                "tensor '%s' is of format %s: want one of %s. Convert the model to one of these",
+                name.c_str(), escape(t.type_text).c_str(), known.c_str());
+  }
   return &t;
+}
+
+void Tensor::read(uint64_t first, size_t n, float* out) const {
+  if (blocks == nullptr) return to_floats(*type, bytes.data() + first * size_of(*type), out, n);
+  const uint64_t block = first / blocks->elements, count = n / blocks->elements;
+  MC_CHECK(block * blocks->elements == first && count * blocks->elements == n);
+  dequantize(*blocks, bytes.data() + block * blocks->bytes, out, count);
+}
+
+Result<uint64_t> bytes_of(const Tensor& t) {
+  const auto elements = element_count(t.shape);
+  if (!elements) return fail(Code::kCorrupt, "shape %s is too large", shape_text(t.shape).c_str());
+  if (t.type) return *elements * size_of(*t.type);
+  if (t.blocks == nullptr) return uint64_t{0};
+  const uint64_t row = t.shape.empty() ? 1 : t.shape.back();
+  if (row % t.blocks->elements != 0)
+    return fail(Code::kCorrupt, "rows of %llu elements are no whole blocks of %u, as %s has",
+                static_cast<ull>(row), t.blocks->elements, t.blocks->name);
+  return *elements / t.blocks->elements * t.blocks->bytes;
 }
 
 Result<Tensors> parse_safetensors(std::span<const std::byte> file) {

@@ -12,22 +12,32 @@
 #include <vector>
 
 #include "base/result.h"
+#include "model/files/block_format.h"
 #include "model/files/dtype.h"
 #include "model/files/mapped_file.h"
 
 namespace mc::model {
 
 struct Tensor {
-  std::optional<DType> type;  // none: a format that is not read here
+  std::optional<DType> type;  // none: in blocks, or a format that is not read here
   std::string type_text;      // as the file says it
   std::vector<uint64_t> shape;
   std::span<const std::byte> bytes;
+  const BlockFormat* blocks = nullptr;  // the format of its blocks; rows have whole ones
+
+  bool readable() const { return type.has_value() || blocks != nullptr; }
+  // `n` elements from `first` on, as floats. Requires: readable(); within the tensor; whole blocks.
+  void read(uint64_t first, size_t n, float* out) const;
 };
+// Bytes of the shape in the tensor's format. Errors: kCorrupt where a row has no whole blocks, or
+// the shape is too large. 0: a format that is not read here.
+Result<uint64_t> bytes_of(const Tensor& tensor);
 using Tensors = std::map<std::string, Tensor>;
 
 struct TensorSet {
   Tensors tensors;
   std::vector<std::shared_ptr<const MappedFile>> files;
+  bool dequantized = false;  // blocks are wanted as floats, for products that round nothing
 
   // The tensor of that name and shape, in a format that is read here. Errors: kNotFound; kInvalid
   // names both shapes; kUnsupported names the format.

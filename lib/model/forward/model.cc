@@ -55,7 +55,7 @@ Result<ModelFiles> open_gguf(const std::string& path) {
     ChatFormat chat = gguf_chat(g);
     return ModelFiles{std::move(config),
                       std::move(tokenizer),
-                      {std::move(g.tensors), {file}},
+                      {std::move(g.tensors), {file}, false},
                       Naming::kGguf,
                       std::move(chat)};
   };

@@ -18,6 +18,12 @@ struct WeightPart {  // rows of one file tensor
   uint32_t rows;
   uint32_t first = 0;        // of the tensor's rows, whatever its dimensions
   bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
+
+  uint32_t row(uint32_t n, uint32_t head_dim) const {  // where row n is in the tensor
+    if (!interleaved) return first + n;
+    const uint32_t half = head_dim / 2, j = n % head_dim;
+    return first + n - j + (j < half ? 2 * j : 2 * (j - half) + 1);
+  }
 };
 
 // What files of a kind call the parts of a layer, after its number.
@@ -212,7 +218,7 @@ class WeightReader {
   Result<std::vector<float>> vector(const std::string& name, uint32_t n) const {
     MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 1>{n}));
     std::vector<float> values(n);
-    to_floats(*t->type, t->bytes.data(), values.data(), values.size());
+    t->read(0, values.size(), values.data());
     return values;
   }
 
@@ -223,15 +229,21 @@ class WeightReader {
     const auto read = [parts, columns, d](uint32_t n, float* out) {
       const WeightPart* p = parts.data();
       for (; n >= p->rows; ++p) n -= p->rows;
-      if (p->interleaved) {
-        const uint32_t half = d / 2, j = n % d;
-        n = n - j + (j < half ? 2 * j : 2 * (j - half) + 1);
-      }
-      n += p->first;
-      const DType type = *p->tensor->type;
-      to_floats(type, p->tensor->bytes.data() + size_t{n} * columns * size_of(type), out, columns);
+      p->tensor->read(size_t{p->row(n, d)} * columns, columns, out);
     };
-    return {rows, columns, segments, read};
+    Source source{rows, columns, segments, read};
+    for (const WeightPart& p : parts) {
+      const BlockFormat* const f = p.tensor->blocks;
+      if (f == nullptr || set_.dequantized) {
+        source.blocks.clear();
+        break;
+      }
+      const size_t row_bytes = size_t{columns} / f->elements * f->bytes;
+      source.blocks.push_back({f, p.rows, [p, d, row_bytes](uint32_t n) {
+                                 return p.tensor->bytes.data() + p.row(n, d) * row_bytes;
+                               }});
+    }
+    return source;
   }
 
   const TensorSet& set_;
@@ -262,6 +274,7 @@ Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig
 Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threads) {
   const auto pack = [&](const Source& s) {
     if (s.rows == 0) return Matrix();
+    if (!s.blocks.empty()) return Matrix::pack_blocks(s.columns, s.segments, s.blocks, threads);
     return Matrix::pack(s.rows, s.columns, type, s.segments, s.read, threads);
   };
   Weights w{pack(sources.embedding), pack(sources.head), sources.norm, {}};

@@ -18,9 +18,10 @@
 namespace mc::model {
 
 struct Source {
-  uint32_t rows = 0, columns = 0;  // rows 0: there is none
-  uint32_t segments = 1;           // into how many parts a sum is cut (PanelJob)
-  Matrix::RowReader read;          // any thread, several at once
+  uint32_t rows = 0, columns = 0;   // rows 0: there is none
+  uint32_t segments = 1;            // into how many parts a sum is cut (PanelJob)
+  Matrix::RowReader read;           // any thread, several at once
+  std::vector<BlockRows> blocks{};  // the same rows where the file has them quantized
 };
 // Small vectors of a layer. Empty: the model has none.
 struct LayerVectors {

@@ -10,9 +10,13 @@ extern const Kernels kKernels;
 #if defined(__x86_64__)
 namespace avx2 {
 extern const Kernels kKernels;
+extern const BlockKernels kBlockKernels;
+}  // namespace avx2
+namespace avx512vnni {
+extern const BlockKernels kBlockKernels;
 }
 namespace avx512 {
-extern const Kernels kKernels;
+extern const Kernels kKernels, kKernelsOfFloats;
 }
 namespace avx512bf16 {
 extern const Kernels kKernels;

@@ -7,12 +7,14 @@ namespace mc::model {
 std::vector<const Kernels*> kernels_here() {
   std::vector<const Kernels*> sets;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
-    if (__builtin_cpu_supports("avx512bf16")) sets.push_back(&avx512bf16::kKernels);
-    sets.push_back(&avx512::kKernels);
+  const bool with_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                         __builtin_cpu_supports("f16c");
+  const bool vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+  if (with_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
+    if (vnni && __builtin_cpu_supports("avx512bf16")) sets.push_back(&avx512bf16::kKernels);
+    sets.push_back(vnni ? &avx512::kKernels : &avx512::kKernelsOfFloats);
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    sets.push_back(&avx2::kKernels);
+  if (with_avx2) sets.push_back(&avx2::kKernels);
 #endif
   sets.push_back(&plain::kKernels);
   return sets;

@@ -16,6 +16,7 @@
 
 #include "model/files/dtype.h"
 #include "model/files/families.h"
+#include "model/kernels/block_kernels.h"
 
 namespace mc::model {
 
@@ -72,6 +73,7 @@ struct Kernels {
   void (*soft_cap)(float* x, size_t n, float cap);
   // x[i] = e^x[i], for x up to 88; below -87 it is as for -87.
   void (*exponential)(float* x, size_t n);
+  const BlockKernels* blocks;  // products with blocks of integers
 };
 
 // Best first; the last needs nothing special.

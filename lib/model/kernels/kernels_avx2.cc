@@ -4,10 +4,10 @@
 #include "model/kernels/kernel_dispatch.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma GCC push_options
-#pragma GCC target("avx2,fma")
+#pragma GCC target("avx2,fma,f16c")
 #endif
 
 namespace mc::model::avx2 {
@@ -39,6 +39,10 @@ struct V {
     sum = fma({eight_seconds(pair), eight_seconds(pair)}, second_half(w), sum);
     return fma({eight_firsts(pair), eight_firsts(pair)}, first_half(w), sum);
   }
+  static __m256 eight_f16(const std::byte* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+  static V load_f16(const std::byte* p) { return {eight_f16(p), eight_f16(p + 16)}; }
   static V all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static V fma(V x, V y, V z) {
@@ -80,9 +84,92 @@ struct V {
 
 #include "model/kernels/kernels_body.h"
 
+struct Words {
+  __m256i a, b;  // columns 0 to 7, 8 to 15
+
+  static Words load(const std::byte* p) {
+    const auto* const halves = reinterpret_cast<const __m256i*>(p);
+    return {_mm256_loadu_si256(halves), _mm256_loadu_si256(halves + 1)};
+  }
+  static __m256i nibbles(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi8(15)); }
+  Words low() const { return {nibbles(a), nibbles(b)}; }
+  Words high() const {
+    return {nibbles(_mm256_srli_epi16(a, 4)), nibbles(_mm256_srli_epi16(b, 4))};
+  }
+  // `value` in the bytes whose bit of 32 is set.
+  static __m256i spread(const std::byte* bits, char value) {
+    int32_t all;
+    __builtin_memcpy(&all, bits, sizeof all);
+    const __m256i each = _mm256_setr_epi64x(0x0000000000000000, 0x0101010101010101,
+                                            0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x(static_cast<int64_t>(0x8040201008040201u));
+    const __m256i found = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(all), each), bit);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(found, bit), _mm256_set1_epi8(value));
+  }
+  Words with_bits(const std::byte* bits, char value) const {
+    return {_mm256_or_si256(a, spread(bits, value)), _mm256_or_si256(b, spread(bits + 4, value))};
+  }
+};
+
+// Products are added in pairs to 16 bits, and to 32 bits before they could overflow: after kRun
+// steps, for a pair is at most 2 x 127 times the largest integer.
+template <uint32_t kBits>
+struct Dots {
+  static constexpr uint32_t kRun = kBits <= 5 ? 4 : 2;
+  __m256i a, b, pairs_a, pairs_b;
+
+  template <uint32_t kOffset>
+  void start(int32_t minus_sum) {
+    pairs_a = pairs_b = _mm256_setzero_si256();
+    a = b = kOffset == 0
+                ? pairs_a
+                : _mm256_slli_epi32(_mm256_set1_epi32(minus_sum), __builtin_ctz(kOffset | 256));
+  }
+  template <uint32_t kStep>
+  void add(Words w, int32_t x) {
+    const __m256i four = _mm256_set1_epi32(x), one = _mm256_set1_epi16(1);
+    pairs_a = _mm256_add_epi16(pairs_a, _mm256_maddubs_epi16(w.a, four));
+    pairs_b = _mm256_add_epi16(pairs_b, _mm256_maddubs_epi16(w.b, four));
+    if constexpr ((kStep + 1) % kRun == 0) {
+      a = _mm256_add_epi32(a, _mm256_madd_epi16(pairs_a, one));
+      b = _mm256_add_epi32(b, _mm256_madd_epi16(pairs_b, one));
+      pairs_a = pairs_b = _mm256_setzero_si256();
+    }
+  }
+  V floats() const { return {_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)}; }
+};
+
+// Integers of 8 bits are taken without their offset of 128, for 255 x 127 x 2 is over 16 bits:
+// their sign goes to the other factor.
+template <>
+struct Dots<8> {
+  __m256i a, b;
+
+  template <uint32_t kOffset>
+  void start(int32_t) {
+    a = b = _mm256_setzero_si256();
+  }
+  static __m256i four_products(__m256i w, __m256i x) {
+    const __m256i whole = _mm256_xor_si256(w, _mm256_set1_epi8(static_cast<char>(0x80)));
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(whole), _mm256_sign_epi8(x, whole));
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+  template <uint32_t kStep>
+  void add(Words w, int32_t x) {
+    const __m256i four = _mm256_set1_epi32(x);
+    a = _mm256_add_epi32(a, four_products(w.a, four));
+    b = _mm256_add_epi32(b, four_products(w.b, four));
+  }
+  V floats() const { return {_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)}; }
+};
+
+#include "model/kernels/block_kernels_body.h"
+
 }  // namespace
 
-const Kernels kKernels{"avx2", multiply, round, normalize, gate, attend, soft_cap, exponentials};
+const BlockKernels kBlockKernels{round_rows, multiply_blocks};
+const Kernels kKernels{"avx2", multiply, round,        normalize,     gate,
+                       attend, soft_cap, exponentials, &kBlockKernels};
 
 }  // namespace mc::model::avx2
 

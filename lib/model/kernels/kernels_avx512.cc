@@ -29,7 +29,12 @@ namespace {
 
 }  // namespace
 
-const Kernels kKernels{"avx512", multiply, round, normalize, gate, attend, soft_cap, exponentials};
+// With VNNI, or without.
+const Kernels kKernels{"avx512",  multiply,     round,
+                       normalize, gate,         attend,
+                       soft_cap,  exponentials, &avx512vnni::kBlockKernels};
+const Kernels kKernelsOfFloats{"avx512", multiply, round,        normalize,           gate,
+                               attend,   soft_cap, exponentials, &avx2::kBlockKernels};
 
 }  // namespace mc::model::avx512
 

@@ -32,8 +32,9 @@ namespace {
 
 }  // namespace
 
-const Kernels kKernels{"avx512bf16", multiply, round,    normalize,
-                       gate,         attend,   soft_cap, exponentials};
+const Kernels kKernels{"avx512bf16", multiply,     round,
+                       normalize,    gate,         attend,
+                       soft_cap,     exponentials, &avx512vnni::kBlockKernels};
 
 }  // namespace mc::model::avx512bf16
 

@@ -15,18 +15,7 @@ inline uint32_t width(const PanelJob& job, uint32_t panel) {
   return left < kLanes ? left : kLanes;
 }
 
-[[gnu::always_inline]] inline V load_some(const float* from, uint32_t n) {
-  if (n == kLanes) return V::load(from);
-  float lanes[kLanes] = {};
-  for (uint32_t i = 0; i < n; ++i) lanes[i] = from[i];
-  return V::load(lanes);
-}
-[[gnu::always_inline]] inline void store_some(V v, float* to, uint32_t n) {
-  if (n == kLanes) return v.store(to);
-  float lanes[kLanes];
-  v.store(lanes);
-  for (uint32_t i = 0; i < n; ++i) to[i] = lanes[i];
-}
+#include "model/kernels/kernels_tails.h"
 
 enum class Start { kZero, kContinue, kAdd };  // from zero; on from y; from zero, then added to y
 
@@ -38,8 +27,10 @@ struct Span {  // steps [begin, end) of a part
 template <uint32_t kRows, uint32_t kWide>
 [[gnu::always_inline]] inline void add_product(const float* x, size_t stride, const V (&w)[kWide],
                                                V (&sums)[kRows][kWide]) {
+  MC_UNROLL
   for (uint32_t r = 0; r < kRows; ++r) {
     const V value = V::all(x[r * stride]);
+    MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::fma(value, w[p], sums[r][p]);
   }
 }
@@ -72,9 +63,11 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
       for (uint32_t p = 0; p < kWide; ++p) half[p] = V::first_half(w[p]);
       add_product(x, job.x_stride, half, sums);
     } else {
+      MC_UNROLL
       for (uint32_t r = 0; r < kRows; ++r) {
         uint32_t pair;
         __builtin_memcpy(&pair, pairs + (i * in_group + r) * 2, sizeof pair);
+        MC_UNROLL
         for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::add_pair(sums[r][p], pair, w[p]);
       }
     }
@@ -84,18 +77,24 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
 template <Feed kFeed, uint32_t kRows, uint32_t kWide>
 void multiply_tile(const PanelJob& job, size_t row, Span span, Start start) {
   V sums[kRows][kWide];
-  for (uint32_t r = 0; r < kRows; ++r)
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p)
       sums[r][p] = start == Start::kContinue
                        ? load_some(job.y + (row + r) * job.y_stride + p * kLanes, width(job, p))
                        : V::zero();
+  }
   add_steps<kFeed, kRows, kWide>(job, row, span, sums);
-  for (uint32_t r = 0; r < kRows; ++r)
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p) {
       float* y = job.y + (row + r) * job.y_stride + p * kLanes;
       const uint32_t n = width(job, p);
       store_some(start == Start::kAdd ? V::add(load_some(y, n), sums[r][p]) : sums[r][p], y, n);
     }
+  }
 }
 
 template <Feed kFeed, uint32_t kWide>

@@ -6,6 +6,9 @@ struct V {
   __m512 v;
 
   static V load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static V load_f16(const std::byte* p) {
+    return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+  }
   static V all(float x) { return {_mm512_set1_ps(x)}; }
   // Of 16 pairs of bf16, one of each as floats.
   static V first_half(V pairs) {

@@ -3,6 +3,8 @@
 
 #include "model/kernels/kernel_dispatch.h"
 
+#define MC_PLAIN_LANES
+
 namespace mc::model::plain {
 namespace {
 
@@ -12,6 +14,11 @@ struct V {
   static V load(const float* p) {
     V v;
     for (uint32_t i = 0; i < kLanes; ++i) v.f[i] = p[i];
+    return v;
+  }
+  static V load_f16(const std::byte* p) {
+    V v;
+    to_floats(DType::kF16, p, v.f, kLanes);
     return v;
   }
   template <class F>
@@ -84,8 +91,58 @@ struct V {
 
 #include "model/kernels/kernels_body.h"
 
+struct Words {
+  uint8_t bytes[4 * kLanes];
+
+  template <class F>
+  static Words each(F f) {
+    Words w;
+    for (uint32_t i = 0; i < 4 * kLanes; ++i) w.bytes[i] = static_cast<uint8_t>(f(i));
+    return w;
+  }
+  static Words load(const std::byte* p) {
+    return each([&](uint32_t i) { return std::to_integer<uint32_t>(p[i]); });
+  }
+  Words low() const {
+    return each([&](uint32_t i) { return bytes[i] & 15; });
+  }
+  Words high() const {
+    return each([&](uint32_t i) { return bytes[i] >> 4; });
+  }
+  Words with_bits(const std::byte* bits, uint32_t value) const {
+    return each([&](uint32_t i) {
+      const bool set = (std::to_integer<uint32_t>(bits[i / 8]) >> (i % 8) & 1) != 0;
+      return bytes[i] + (set ? value : 0);
+    });
+  }
+};
+
+template <uint32_t kBits>
+struct Dots {
+  int32_t sums[kLanes];
+
+  template <uint32_t kOffset>
+  void start(int32_t minus_sum) {
+    for (int32_t& sum : sums) sum = static_cast<int32_t>(kOffset) * minus_sum;
+  }
+  template <uint32_t kStep>
+  void add(const Words& w, int32_t four) {
+    int8_t x[4];
+    __builtin_memcpy(x, &four, sizeof x);
+    for (uint32_t lane = 0; lane < kLanes; ++lane)
+      for (uint32_t i = 0; i < 4; ++i) sums[lane] += w.bytes[lane * 4 + i] * x[i];
+  }
+  V floats() const {
+    return V::each([&](uint32_t i) { return static_cast<float>(sums[i]); });
+  }
+};
+
+#include "model/kernels/block_kernels_body.h"
+
 }  // namespace
 
-const Kernels kKernels{"plain", multiply, round, normalize, gate, attend, soft_cap, exponentials};
+const BlockKernels kBlockKernels{round_rows, multiply_blocks};
+const Kernels kKernels{"plain", multiply, round,        normalize,     gate,
+                       attend,  soft_cap, exponentials, &kBlockKernels};
 
 }  // namespace mc::model::plain

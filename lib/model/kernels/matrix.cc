@@ -1,10 +1,8 @@
 #include "model/kernels/matrix.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 #include "base/result.h"
 
@@ -12,15 +10,13 @@ namespace mc::model {
 namespace {
 constexpr uint64_t kWorkAlone =
     100'000;  // multiply-adds below which threads cost more than they do
-constexpr size_t kHugePage = 2u << 20;
+constexpr uint32_t kWide = kPanels * kLanes;  // columns computed together
 
-// Large matrices in huge pages, where the system gives them: they are read from end to end.
-void* allocate(size_t bytes) {
-  const size_t align = bytes >= kHugePage ? kHugePage : 64;
-  const size_t whole = (bytes + align - 1) / align * align;
-  void* memory = std::aligned_alloc(align, whole);
-  if (memory != nullptr && align == kHugePage) ::madvise(memory, whole, MADV_HUGEPAGE);
-  return memory;
+// Parts of a product on the threads, or on this one alone where they cost more.
+template <class Part>
+void share(ThreadPool& threads, uint64_t work, size_t parts, const Part& part) {
+  if (work >= kWorkAlone) return threads.run(parts, part);
+  for (size_t i = 0; i < parts; ++i) part(i);
 }
 
 // A group of rows of x, as a job of bf16 wants it.
@@ -39,8 +35,6 @@ void round_group(const Kernels& kernels, const PanelJob& job, size_t group, uint
 
 }  // namespace
 
-void Matrix::Free::operator()(std::byte* p) const { std::free(p); }
-
 Matrix Matrix::pack(uint32_t rows, uint32_t columns, DType type, uint32_t segments,
                     const RowReader& read, ThreadPool& threads) {
   MC_CHECK(rows > 0 && columns > 0 && segments > 0 && columns % segments == 0);
@@ -51,8 +45,7 @@ Matrix Matrix::pack(uint32_t rows, uint32_t columns, DType type, uint32_t segmen
   m.type_ = type == DType::kBf16 ? DType::kBf16 : DType::kF32;
   const PanelJob shape = m.job();
   m.panel_bytes_ = size_t{segments} * shape.steps() * kStepBytes;
-  m.data_.reset(static_cast<std::byte*>(allocate(m.bytes())));
-  MC_CHECK(m.data_ != nullptr);
+  m.data_ = allocate_panels(m.bytes());
   // Where k lies in a panel, in elements of 16 lanes each (bf16: of both of a pair).
   const bool pairs = m.type_ == DType::kBf16;
   threads.run((rows + kLanes - 1) / kLanes, [&](size_t panel) {
@@ -74,6 +67,25 @@ Matrix Matrix::pack(uint32_t rows, uint32_t columns, DType type, uint32_t segmen
   return m;
 }
 
+Matrix Matrix::pack_blocks(uint32_t columns, uint32_t segments, std::span<const BlockRows> parts,
+                           ThreadPool& threads) {
+  MC_CHECK(columns > 0 && segments > 0 && columns % kGroup == 0);
+  Matrix m;
+  m.columns_ = columns;
+  m.segments_ = std::gcd(columns / kGroup, segments);
+  for (const BlockRows& part : parts) {
+    m.blocks_.push_back(BlockPanels::pack(part, columns, threads));
+    m.rows_ += part.rows;
+  }
+  return m;
+}
+
+size_t Matrix::bytes() const {
+  size_t bytes = panel_bytes_ * ((rows_ + kLanes - 1) / kLanes);
+  for (const BlockPanels& part : blocks_) bytes += part.bytes();
+  return bytes;
+}
+
 PanelJob Matrix::job() const {
   PanelJob job;
   job.type = type_;
@@ -84,6 +96,11 @@ PanelJob Matrix::job() const {
 }
 
 void Matrix::row(uint32_t n, float* out) const {
+  if (!blocks_.empty()) {
+    auto part = blocks_.begin();
+    for (; n >= part->rows(); ++part) n -= part->rows();
+    return part->row(n, out);
+  }
   const PanelJob shape = job();
   const std::byte* panel = data_.get() + n / kLanes * panel_bytes_;
   const uint32_t lane = n % kLanes;
@@ -96,27 +113,54 @@ void Matrix::row(uint32_t n, float* out) const {
   }
 }
 
+void Matrix::multiply_blocks(const Kernels& kernels, ThreadPool& threads, const float* x,
+                             size_t count, float* y) const {
+  const uint32_t groups = columns_ / kGroup;
+  const uint64_t work = uint64_t{rows_} * columns_ * count;
+  const RoundedMemory rounded(count, groups);
+  share(threads, work, (count + kGroupRows - 1) / kGroupRows, [&](size_t part) {
+    const size_t end = std::min(count, (part + 1) * kGroupRows);
+    for (size_t row = part * kGroupRows; row < end;) {
+      const uint32_t together = rows_together(end - row);
+      kernels.blocks->round(x + row * columns_, columns_, together, groups,
+                            rounded.rows().from(row, groups));
+      row += together;
+    }
+  });
+  std::vector<BlockJob> jobs;
+  for (const BlockPanels& part : blocks_) {
+    for (uint32_t first = 0; first < part.rows(); first += kWide) {
+      BlockJob job = part.job(first / kLanes);
+      job.segments = segments_;
+      job.columns = std::min(kWide, job.columns);
+      job.x = rounded.rows();
+      job.rows = count;
+      job.y = y + first;
+      job.y_stride = rows_;
+      jobs.push_back(job);
+    }
+    y += part.rows();
+  }
+  share(threads, work, jobs.size(), [&](size_t i) { kernels.blocks->multiply(jobs[i]); });
+}
+
 void Matrix::multiply(const Kernels& kernels, ThreadPool& threads, const float* x, size_t count,
                       float* y, DType factors) const {
-  constexpr uint32_t kWide = kPanels * kLanes;
+  if (!blocks_.empty()) return multiply_blocks(kernels, threads, x, count, y);
   PanelJob whole = job();
   whole.rows = count;
   whole.x = x;
   whole.x_stride = columns_;
   whole.y_stride = rows_;
-  const bool alone = uint64_t{rows_} * columns_ * count < kWorkAlone;
-  const auto share = [&](size_t parts, const std::function<void(size_t)>& part) {
-    if (!alone) return threads.run(parts, part);
-    for (size_t i = 0; i < parts; ++i) part(i);
-  };
+  const uint64_t work = uint64_t{rows_} * columns_ * count;
   std::unique_ptr<uint16_t[]> rounded;
   if (type_ == DType::kBf16 && factors == DType::kBf16) {
     rounded = std::make_unique_for_overwrite<uint16_t[]>(count * segments_ * whole.steps() * 2);
     whole.x_bf16 = rounded.get();
-    share((count + kGroupRows - 1) / kGroupRows,
+    share(threads, work, (count + kGroupRows - 1) / kGroupRows,
           [&](size_t group) { round_group(kernels, whole, group, rounded.get()); });
   }
-  share((rows_ + kWide - 1) / kWide, [&](size_t g) {
+  share(threads, work, (rows_ + kWide - 1) / kWide, [&](size_t g) {
     PanelJob group = whole;
     group.panels = data_.get() + g * kPanels * panel_bytes_;
     group.columns = std::min(kWide, rows_ - static_cast<uint32_t>(g) * kWide);

@@ -1,5 +1,5 @@
 // Packs a matrix of weights for the kernels: panels of 16 rows, side by side. f32 and f16 become
-// f32, bf16 stays as it is.
+// f32; bf16 and quantized blocks stay as they are.
 //
 // Thread: values; const calls, any.
 #pragma once
@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "model/kernels/block_panels.h"
 #include "model/kernels/kernels.h"
 #include "model/kernels/thread_pool.h"
 
@@ -23,10 +24,15 @@ class Matrix {
   // several threads at once.
   static Matrix pack(uint32_t rows, uint32_t columns, DType type, uint32_t segments,
                      const RowReader& read, ThreadPool& threads);
+  // Of quantized rows, one part below the other, each in a format of its own. Every multiplication
+  // rounds x to integers of 8 bits (block_kernels.h), whatever its `factors`. A sum is cut into as
+  // many parts of whole groups as divide `segments`.
+  static Matrix pack_blocks(uint32_t columns, uint32_t segments, std::span<const BlockRows> parts,
+                            ThreadPool& threads);
 
   uint32_t rows() const { return rows_; }
   uint32_t columns() const { return columns_; }
-  size_t bytes() const { return panel_bytes_ * ((rows_ + kLanes - 1) / kLanes); }
+  size_t bytes() const;
   void row(uint32_t n, float* out) const;
 
   // y[r][0 to rows) = this x[r], for r below `count`. x and y are dense. `factors` kBf16: x is
@@ -35,14 +41,14 @@ class Matrix {
                 DType factors = DType::kF32) const;
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const;
-  };
   uint32_t rows_ = 0, columns_ = 0, segments_ = 1;
   DType type_ = DType::kF32;
   PanelJob job() const;  // without its rows
+  void multiply_blocks(const Kernels& kernels, ThreadPool& threads, const float* x, size_t count,
+                       float* y) const;
   size_t panel_bytes_ = 0;
-  std::unique_ptr<std::byte[], Free> data_;
+  PanelMemory data_;
+  std::vector<BlockPanels> blocks_;  // of quantized rows: instead of data
 };
 
 }  // namespace mc::model

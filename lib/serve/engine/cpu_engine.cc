@@ -45,7 +45,9 @@ namespace {
 Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                                 uint32_t block_tokens, Slicing slicing = {}) {
   const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
-  MC_TRY(const ComputedModel opened, open_computed(choice));
+  MC_TRY(ComputedModel opened, open_computed(choice));
+  // In the place of a device the products are those of the device.
+  opened.files.tensors.dequantized = choice.engine == "cuda";
   const model::ModelFiles& files = opened.files;
   auto threads = std::make_unique<model::ThreadPool>(cpu.threads);
   MC_TRY(cost::ModelSpec spec, cost::slice_of(opened.spec, slicing.stage, slicing.stages));

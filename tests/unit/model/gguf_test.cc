@@ -23,13 +23,14 @@ std::string key(const std::string& name, uint32_t kind, const std::string& value
   return text(name) + fixed(kind, 4) + value;
 }
 // One tensor of two floats, three keys.
-std::string small_file(uint64_t rows = 2, uint64_t offset = 0, const std::string& more = "") {
+std::string small_file(uint64_t rows = 2, uint64_t offset = 0, const std::string& more = "",
+                       uint64_t type = 0, size_t bytes = 8) {
   std::string f = "GGUF" + fixed(3, 4) + fixed(1, 8) + fixed(more.empty() ? 3 : 4, 8);
   f += key("general.architecture", 8, text("llama")) + key("a.number", 4, fixed(7, 4));
   f += key("a.list", 9, fixed(8, 4) + fixed(2, 8) + text("x") + text("yz")) + more;
-  f += text("w") + fixed(1, 4) + fixed(rows, 8) + fixed(0, 4) + fixed(offset, 8);
+  f += text("w") + fixed(1, 4) + fixed(rows, 8) + fixed(type, 4) + fixed(offset, 8);
   f.resize((f.size() + 31) / 32 * 32);
-  return f + std::string(8, 'z');
+  return f + std::string(bytes, 'z');
 }
 
 }  // namespace
@@ -56,6 +57,38 @@ TEST_CASE("gguf: a file that is cut anywhere, or lies, is refused") {
         small_file(2, 0, key("l", 99, "")),
         std::string("GGUF") + fixed(1, 4) + fixed(0, 8) + fixed(0, 8)})
     CHECK_FALSE(parse_gguf(bytes_of(bad)).has_value());
+}
+
+TEST_CASE("gguf: blocks take the bytes that their format says, and rows have whole ones") {
+  const auto read = [](uint64_t elements, uint64_t type, size_t bytes, uint64_t offset = 0) {
+    const std::string file = small_file(elements, offset, "", type, bytes);
+    const auto g = parse_gguf(bytes_of(file));
+    return g ? std::to_string(g->tensors.at("w").bytes.size()) : g.error().what;
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    return text.find(part) != std::string::npos;
+  };
+  for (const BlockFormat& f : block_formats()) {
+    CAPTURE(f.name);
+    CHECK(read(2 * f.elements, f.ggml, 2 * f.bytes) == std::to_string(2 * f.bytes));
+    CHECK(has(read(2 * f.elements, f.ggml, 2 * f.bytes - 1), "cut off?"));
+    CHECK(has(read(f.elements + 1, f.ggml, 2 * f.bytes), "no whole blocks"));
+    CHECK(has(read(UINT64_MAX / f.elements * f.elements, f.ggml, 64), "too large"));
+  }
+  CHECK(has(read(2, 0, 16, 8), "alignment 32"));
+  // What is not read here has no bytes, and is refused by its name when it is wanted.
+  for (const auto& [type, name] :
+       {std::pair{16u, "IQ2_XXS"}, {34u, "TQ1_0"}, {99u, "ggml type 99"}}) {
+    const std::string file = small_file(256, 0, "", type, 100);
+    auto g = parse_gguf(bytes_of(file));
+    REQUIRE(g);
+    TensorSet set;
+    set.tensors = std::move(g->tensors);
+    const auto found = set.find("w", std::array<uint64_t, 1>{256});
+    REQUIRE_FALSE(found.has_value());
+    CHECK(has(found.error().what, name));
+    CHECK(has(found.error().what, "Q4_1"));
+  }
 }
 
 TEST_CASE("gguf: what a file makes a reader hold in memory has limits") {

@@ -1,0 +1,220 @@
+// Implements the products of block_kernels.h once, over V (kernels_body.h) and two types that a
+// file per instruction set defines before it includes this:
+//
+//   Words       64 bytes: the integers of a step, one of 4 for each of 16 columns
+//   Dots<bits>  16 sums of products of integers
+//
+// Nothing of the standard library may be instantiated here (kernels_body.h says why).
+#pragma once
+
+#include "model/kernels/kernels_tails.h"
+
+constexpr float kLeastRounded = 1e-30f;  // a group whose numbers are all smaller is zero
+
+// Rounds a row's group to integers from -127 to 127, the largest to one of these.
+[[gnu::always_inline]] inline void round_group_of(const float* x, int8_t* out, float& scale,
+                                                  int32_t (&sums)[2]) {
+  const V a = V::load(x), b = V::load(x + kLanes);
+  const V larger =
+      V::greater_of(V::greater_of(a, V::sub(V::zero(), a)), V::greater_of(b, V::sub(V::zero(), b)));
+  float lanes[kGroup];
+  larger.store(lanes);
+  float most = 0;
+  for (uint32_t i = 0; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
+  const bool nothing = !(most >= kLeastRounded);
+  scale = nothing ? 0 : most / 127.0f;
+  const V inverse = V::all(nothing ? 0 : 127.0f / most);
+  const auto rounded = [&](V v) {
+    return V::lesser_of(V::greater_of(V::round(V::mul(v, inverse)), V::all(-127.0f)),
+                        V::all(127.0f));
+  };
+  rounded(a).store(lanes);
+  rounded(b).store(lanes + kLanes);
+  for (uint32_t half = 0; half < 2; ++half) {
+    sums[half] = 0;
+    for (uint32_t i = half * kLanes; i < (half + 1) * kLanes; ++i) {
+      const auto q = static_cast<int32_t>(lanes[i]);
+      out[i] = static_cast<int8_t>(q);
+      sums[half] += q;
+    }
+  }
+}
+
+// A chunk of rows.
+void round_rows(const float* x, size_t stride, uint32_t rows, uint32_t groups,
+                const RoundedRows& out) {
+  int8_t integers[kGroup];
+  for (uint32_t r = 0; r < rows; ++r)
+    for (uint32_t g = 0; g < groups; ++g) {
+      float& scale = out.scales[g * rows + r];
+      int32_t sums[2];
+      round_group_of(x + r * stride + size_t{g} * kGroup, integers, scale, sums);
+      for (uint32_t step = 0; step < 8; ++step)
+        __builtin_memcpy(out.integers + ((size_t{g} * 8 + step) * rows + r) * 4,
+                         integers + step * 4, 4);
+      const int32_t parts[3] = {sums[0], sums[1], sums[0] + sums[1]};
+      for (uint32_t p = 0; p < 3; ++p) {
+        const size_t at = (size_t{g} * 3 + p) * rows + r;
+        out.minus_sums[at] = -parts[p];
+        out.shares[at] = scale * static_cast<float>(parts[p]);
+      }
+    }
+}
+
+// What is taken off a format's integers after its products (BlockFormat::offset).
+constexpr uint32_t offset_of(uint32_t bits, bool halves, bool minimum) {
+  return minimum ? 0 : bits == 4 ? (halves ? 4 : 8) : 1u << (bits - 1);
+}
+
+template <uint32_t kBits, uint32_t kStep>
+[[gnu::always_inline]] inline Words words_of(const std::byte* group) {
+  if constexpr (kBits == 8) {
+    return Words::load(group + 64 * kStep);
+  } else {
+    const Words both = Words::load(group + 64 * (kStep % 4));
+    Words w = kStep < 4 ? both.low() : both.high();
+    if constexpr (kBits > 4) w = w.with_bits(group + 256 + 8 * kStep, 16);
+    if constexpr (kBits > 5) w = w.with_bits(group + 320 + 8 * kStep, 32);
+    return w;
+  }
+}
+
+template <uint32_t kBits, uint32_t kStep, uint32_t kEnd, uint32_t kRows, uint32_t kWide>
+[[gnu::always_inline]] inline void add_words(const std::byte* group, size_t panel_bytes,
+                                             const int8_t* x, Dots<kBits> (&dots)[kRows][kWide]) {
+  if constexpr (kStep < kEnd) {
+    Words w[kWide];
+    MC_UNROLL
+    for (uint32_t p = 0; p < kWide; ++p) w[p] = words_of<kBits, kStep>(group + p * panel_bytes);
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r) {
+      int32_t four;
+      __builtin_memcpy(&four, x + (kStep * kRows + r) * 4, 4);
+      MC_UNROLL
+      for (uint32_t p = 0; p < kWide; ++p) dots[r][p].template add<kStep>(w[p], four);
+    }
+    add_words<kBits, kStep + 1, kEnd>(group, panel_bytes, x, dots);
+  }
+}
+
+[[gnu::always_inline]] inline V scales_at(const std::byte* p, bool f16) {
+  return f16 ? V::load_f16(p) : V::load(reinterpret_cast<const float*>(p));
+}
+
+struct GroupPlace {  // of the first panel
+  const std::byte *integers, *scales;
+  size_t panel_bytes;
+  uint32_t group;
+  bool f16;
+};
+
+// One half of a group, or (kPart 2) the whole.
+template <uint32_t kBits, bool kMinimum, uint32_t kPart, uint32_t kRows, uint32_t kWide>
+[[gnu::always_inline]] inline void add_part(const GroupPlace& at, const RoundedRows& x,
+                                            V (&sums)[kRows][kWide]) {
+  constexpr uint32_t kFirst = kPart == 1 ? 4 : 0, kLast = kPart == 0 ? 4 : 8;
+  constexpr uint32_t kHalves = kPart == 2 ? 1 : 2, kSecond = kPart == 1 ? 1 : 0;
+  const size_t part = (size_t{at.group} * 3 + kPart) * kRows, row = size_t{at.group} * kRows;
+  const uint32_t number = (at.f16 ? 2 : 4) * kLanes;
+  Dots<kBits> dots[kRows][kWide];
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
+    for (uint32_t p = 0; p < kWide; ++p)
+      dots[r][p].template start<offset_of(kBits, kHalves == 2, kMinimum)>(x.minus_sums[part + r]);
+  }
+  add_words<kBits, kFirst, kLast>(at.integers, at.panel_bytes, x.integers + row * kGroup, dots);
+  MC_UNROLL
+  for (uint32_t p = 0; p < kWide; ++p) {
+    const std::byte* const scales = at.scales + p * at.panel_bytes;
+    const V scale = scales_at(scales + kSecond * number, at.f16);
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r)
+      sums[r][p] =
+          V::fma(dots[r][p].floats(), V::mul(scale, V::all(x.scales[row + r])), sums[r][p]);
+    if constexpr (kMinimum) {
+      const V minimum = scales_at(scales + (kHalves + kSecond) * number, at.f16);
+      MC_UNROLL
+      for (uint32_t r = 0; r < kRows; ++r)
+        sums[r][p] = V::fma(minimum, V::all(x.shares[part + r]), sums[r][p]);
+    }
+  }
+}
+
+// kRows rows by the kWide panels from the column `first` on.
+template <uint32_t kBits, bool kHalves, bool kMinimum, uint32_t kRows, uint32_t kWide>
+void block_tile(const BlockJob& job, uint32_t first, size_t row) {
+  const size_t group_bytes = job.layout.integer_bytes(), scale_bytes = job.layout.scale_bytes();
+  const std::byte* const panel = job.panels + first / kLanes * job.panel_bytes;
+  const std::byte* const scales = panel + job.groups * group_bytes;
+  const RoundedRows x = job.x.from(row, job.groups);
+  const uint32_t part = job.groups / job.segments;
+  const bool f16 = job.layout.format->f16;
+  for (uint32_t s = 0; s < job.segments; ++s) {
+    V sums[kRows][kWide];
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r) {
+      MC_UNROLL
+      for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::zero();
+    }
+    for (uint32_t g = s * part; g < (s + 1) * part; ++g) {
+      const GroupPlace at{panel + g * group_bytes, scales + g * scale_bytes, job.panel_bytes, g,
+                          f16};
+      if constexpr (kHalves) {
+        add_part<kBits, kMinimum, 0>(at, x, sums);
+        add_part<kBits, kMinimum, 1>(at, x, sums);
+      } else {
+        add_part<kBits, kMinimum, 2>(at, x, sums);
+      }
+    }
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r) {
+      MC_UNROLL
+      for (uint32_t p = 0; p < kWide; ++p) {
+        float* const y = job.y + (row + r) * job.y_stride + first + p * kLanes;
+        const uint32_t left = job.columns - first - p * kLanes;
+        const uint32_t n = left < kLanes ? left : kLanes;
+        store_some(s == 0 ? sums[r][p] : V::add(load_some(y, n), sums[r][p]), y, n);
+      }
+    }
+  }
+}
+
+// Few rows wait for memory: it is faster to read three panels at once.
+template <uint32_t kBits, bool kHalves, bool kMinimum, uint32_t kRows>
+void block_rows(const BlockJob& job, size_t row) {
+  uint32_t first = 0;
+  if constexpr (kRows <= 2)
+    for (; first + (kPanels - 1) * kLanes < job.columns; first += kPanels * kLanes)
+      block_tile<kBits, kHalves, kMinimum, kRows, kPanels>(job, first, row);
+  for (; first < job.columns; first += kLanes)
+    block_tile<kBits, kHalves, kMinimum, kRows, 1>(job, first, row);
+}
+
+template <uint32_t kBits, bool kHalves, bool kMinimum>
+void block_panels(const BlockJob& job) {
+  for (size_t row = 0; row < job.rows;) {
+    const uint32_t together = rows_together(job.rows - row);
+    switch (together) {
+      case 8: block_rows<kBits, kHalves, kMinimum, 8>(job, row); break;
+      case 4: block_rows<kBits, kHalves, kMinimum, 4>(job, row); break;
+      case 2: block_rows<kBits, kHalves, kMinimum, 2>(job, row); break;
+      default: block_rows<kBits, kHalves, kMinimum, 1>(job, row);
+    }
+    row += together;
+  }
+}
+
+void multiply_blocks(const BlockJob& job) {
+  const BlockFormat& f = *job.layout.format;
+  switch (f.bits) {
+    case 4:
+      if (f.halves)
+        return f.minimum ? block_panels<4, true, true>(job) : block_panels<4, true, false>(job);
+      return f.minimum ? block_panels<4, false, true>(job) : block_panels<4, false, false>(job);
+    case 5:
+      return f.minimum ? block_panels<5, false, true>(job) : block_panels<5, false, false>(job);
+    case 6: return block_panels<6, true, false>(job);
+    default: return block_panels<8, false, false>(job);
+  }
+}

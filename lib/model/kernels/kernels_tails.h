@@ -1,0 +1,24 @@
+// Loads and stores the first lanes of a V: the ends of rows. Included as kernels_body.h is.
+#pragma once
+
+// Before a loop over the rows of a tile: what it goes through stays in registers.
+#if defined(MC_PLAIN_LANES)  // no registers to keep anything in
+#define MC_UNROLL
+#elif defined(__clang__)
+#define MC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MC_UNROLL _Pragma("GCC unroll 8")
+#endif
+
+[[gnu::always_inline]] inline V load_some(const float* from, uint32_t n) {
+  if (n == kLanes) return V::load(from);
+  float lanes[kLanes] = {};
+  for (uint32_t i = 0; i < n; ++i) lanes[i] = from[i];
+  return V::load(lanes);
+}
+[[gnu::always_inline]] inline void store_some(V v, float* to, uint32_t n) {
+  if (n == kLanes) return v.store(to);
+  float lanes[kLanes];
+  v.store(lanes);
+  for (uint32_t i = 0; i < n; ++i) to[i] = lanes[i];
+}
