@@ -40,9 +40,6 @@ Result<> refuse_unsupported(const Json& config, const Parts& parts) {
   if (const Json* act = member(config, key); act != nullptr && *act != want)
     return fail(Code::kUnsupported, "'%s' is %s, want \"%s\"", key, escape(dump_json(*act)).c_str(),
                 want);
-  if (const Json* quant = member(config, "quantization_config"))
-    return fail(Code::kUnsupported, "quantized weights (%s): want f32, f16 or bf16",
-                escape(dump_json(*quant)).c_str());
   return {};
 }
 

@@ -155,6 +155,13 @@ Result<const Tensor*> TensorSet::find(const std::string& name,
 }
 
 void Tensor::read(uint64_t first, size_t n, float* out) const {
+  if (make_row) {
+    MC_CHECK(n == shape.back() && first % n == 0);
+    if (blocks == nullptr) return make_row(first / n, reinterpret_cast<std::byte*>(out));
+    std::vector<std::byte> row(n / blocks->elements * blocks->bytes);
+    make_row(first / n, row.data());
+    return dequantize(*blocks, row.data(), out, n / blocks->elements);
+  }
   if (blocks == nullptr) return to_floats(*type, bytes.data() + first * size_of(*type), out, n);
   const uint64_t block = first / blocks->elements, count = n / blocks->elements;
   MC_CHECK(block * blocks->elements == first && count * blocks->elements == n);

@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,9 +25,13 @@ struct Tensor {
   std::vector<uint64_t> shape;
   std::span<const std::byte> bytes;
   const BlockFormat* blocks = nullptr;  // the format of its blocks; rows have whole ones
+  // Writes a row of a matrix, as blocks or floats (`type` is kF32), where several tensors make it
+  // (quantized_modules.h); `bytes` are then of one of these. Thread: any.
+  std::function<void(uint64_t row, std::byte* out)> make_row{};
 
   bool readable() const { return type.has_value() || blocks != nullptr; }
-  // `n` elements from `first` on, as floats. Requires: readable(); within the tensor; whole blocks.
+  // `n` elements from `first` on, as floats. Requires: readable(); within the tensor; whole blocks;
+  // one row where it is made.
   void read(uint64_t first, size_t n, float* out) const;
 };
 // Bytes of the shape in the tensor's format. Errors: kCorrupt where a row has no whole blocks, or

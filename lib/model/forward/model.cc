@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "model/files/gguf.h"
+#include "model/files/quantized_modules.h"
 #include "model/text/gguf_tokenizer.h"
 
 namespace mc::model {
@@ -37,6 +38,12 @@ Result<ModelFiles> open_folder(const std::string& folder) {
   config->name = name_of(folder);
   MC_TRY(Tokenizer tokenizer, Tokenizer::open(folder, config->vocab));
   MC_TRY(TensorSet tensors, open_safetensors(folder));
+  if (const auto quantized = json.find("quantization_config");
+      quantized != json.end() && !quantized->is_null()) {
+    const auto joined = join_quantized_modules(*quantized, tensors);
+    if (!joined)
+      return fail(joined.error().code, "%s: %s", folder.c_str(), joined.error().what.c_str());
+  }
   MC_TRY(ChatFormat chat, chat_of_folder(folder));
   return ModelFiles{std::move(*config), std::move(tokenizer), std::move(tensors),
                     Naming::kHuggingFace, std::move(chat)};
@@ -135,7 +142,7 @@ Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
 
 Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted) {
   MC_TRY(const WeightSources sources, open_sources(files, wanted));
-  return pack_weights(sources, files.weight_type(), threads);
+  return pack_weights(sources, files.all_f16() ? DType::kF16 : files.weight_type(), threads);
 }
 
 }  // namespace mc::model

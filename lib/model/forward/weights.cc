@@ -239,9 +239,13 @@ class WeightReader {
         break;
       }
       const size_t row_bytes = size_t{columns} / f->elements * f->bytes;
-      source.blocks.push_back({f, p.rows, [p, d, row_bytes](uint32_t n) {
-                                 return p.tensor->bytes.data() + p.row(n, d) * row_bytes;
-                               }});
+      const auto row = [p, d, row_bytes](uint32_t n, std::vector<std::byte>& scratch) {
+        if (!p.tensor->make_row) return p.tensor->bytes.data() + p.row(n, d) * row_bytes;
+        scratch.resize(row_bytes);
+        p.tensor->make_row(p.row(n, d), scratch.data());
+        return static_cast<const std::byte*>(scratch.data());
+      };
+      source.blocks.push_back({f, p.rows, row});
     }
     return source;
   }

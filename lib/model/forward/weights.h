@@ -82,7 +82,7 @@ Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig
 // LLaMA's parts (parts_beyond_llama).
 WeightSources random_sources(const ModelConfig& config, uint64_t seed, LayerRange wanted = {});
 
-// `type`: f32 or bf16 in memory.
+// `type`: in memory, of what is not quantized.
 Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threads);
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
                              DType type, ThreadPool& threads, LayerRange wanted = {});

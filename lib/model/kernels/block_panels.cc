@@ -67,8 +67,9 @@ void BlockPanels::pack_panel(const BlockRows& source, uint32_t panel) const {
   std::memset(integers, 0, layout_.panel_bytes(groups_));
   const uint32_t halves = f.halves ? 2 : 1;
   std::vector<QuantGroup> block(f.elements / kGroup);
+  std::vector<std::byte> scratch;
   for (uint32_t lane = 0; lane < kLanes && panel * kLanes + lane < rows_; ++lane) {
-    const std::byte* from = source.row(panel * kLanes + lane);
+    const std::byte* from = source.row(panel * kLanes + lane, scratch);
     for (uint32_t g = 0; g < groups_; ++g) {
       const uint32_t in = g % (f.elements / kGroup);
       if (in == 0) {
@@ -103,11 +104,15 @@ void BlockPanels::row(uint32_t n, float* out) const {
       to_floats(number_type(f), scales + at, &value, 1);
       return value;
     };
+    float scale = 0, minimum = 0;
     for (uint32_t e = 0; e < kGroup; ++e, ++out) {
-      const uint32_t half = f.halves ? e / 16 : 0;
+      if (e % 16 == 0) {
+        scale = number(e / 16 % halves);
+        minimum = f.minimum ? number(halves + e / 16 % halves) : 0;
+      }
       const uint32_t q = integer_at(integers + g * layout_.integer_bytes(), f.bits, e, lane);
-      *out = number(half) * static_cast<float>(static_cast<int32_t>(q) - f.offset);
-      if (f.minimum) *out += number(halves + half);
+      *out = scale * static_cast<float>(static_cast<int32_t>(q) - f.offset);
+      if (f.minimum) *out += minimum;
     }
   }
 }

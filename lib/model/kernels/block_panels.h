@@ -3,6 +3,7 @@
 // Thread: values; const calls, any.
 #pragma once
 #include <functional>
+#include <vector>
 
 #include "model/kernels/block_kernels.h"
 #include "model/kernels/panel_memory.h"
@@ -14,7 +15,8 @@ namespace mc::model {
 struct BlockRows {
   const BlockFormat* format = nullptr;
   uint32_t rows = 0;
-  std::function<const std::byte*(uint32_t n)> row;  // the blocks of row n; any thread
+  // The blocks of row n, where the file has them, or made in `scratch`. Any thread.
+  std::function<const std::byte*(uint32_t n, std::vector<std::byte>& scratch)> row;
 };
 
 class BlockPanels {

@@ -27,8 +27,8 @@ inline constexpr uint32_t kHeadDimMax = 1024;
 
 // y[row][column] = sum over k of x[row][k] w[k][column], for up to kPanels panels of weights. The k
 // are cut into `segments` equal parts, each summed from zero, the parts added in order. A panel of
-// f32 is [segment][k][kLanes]; one of bf16 [segment][pair of k][kLanes][2], a zero after an odd
-// part, and of each pair the second is added first.
+// f32 or f16 is [segment][k][kLanes]; one of bf16 [segment][pair of k][kLanes][2], a zero after an
+// odd part, and of each pair the second is added first.
 struct PanelJob {
   const std::byte* panels = nullptr;
   size_t panel_bytes = 0;  // from one panel to the next
@@ -44,10 +44,10 @@ struct PanelJob {
   size_t y_stride = 0;
 
   uint32_t part() const { return k / segments; }
-  uint32_t steps() const { return type == DType::kF32 ? part() : (part() + 1) / 2; }  // of a part
+  uint32_t steps() const { return type == DType::kBf16 ? (part() + 1) / 2 : part(); }  // of a part
+  size_t step_bytes() const { return type == DType::kF16 ? 32 : 64; }  // 16 numbers, or 16 pairs
 };
-inline constexpr size_t kGroupRows = 8;   // rows computed together
-inline constexpr size_t kStepBytes = 64;  // of a panel: 16 floats, or 16 pairs of bf16
+inline constexpr size_t kGroupRows = 8;  // rows computed together
 
 // A query's attention while it goes through its tiles. `values`: padded(head_dim) floats.
 struct Attention {

@@ -6,8 +6,8 @@
 
 constexpr uint32_t kDepth = 128;  // steps at a time: their weights stay in the first-level cache
 
-// What is multiplied: floats; bf16 by floats; bf16 by bf16.
-enum class Feed { kFloats, kMixed, kBf16 };
+// What is multiplied: floats; f16 by floats; bf16 by floats; bf16 by bf16.
+enum class Feed { kFloats, kHalf, kMixed, kBf16 };
 
 // Columns of a panel that exist.
 inline uint32_t width(const PanelJob& job, uint32_t panel) {
@@ -39,7 +39,7 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
 [[gnu::always_inline]] inline void add_steps(const PanelJob& job, size_t row, Span s,
                                              V (&sums)[kRows][kWide]) {
   const uint32_t part = job.part(), steps = job.steps();
-  const std::byte* panels = job.panels + size_t{s.segment} * steps * kStepBytes;
+  const std::byte* panels = job.panels + size_t{s.segment} * steps * job.step_bytes();
   const size_t first = row / kGroupRows * kGroupRows;  // row of the group
   const size_t in_group =
       kRows == kGroupRows || job.rows - first >= kGroupRows ? kGroupRows : job.rows - first;
@@ -49,9 +49,13 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
         job.x_bf16 + (first * job.segments + s.segment * in_group) * steps * 2 + (row - first) * 2;
   for (uint32_t i = s.begin; i < s.end; ++i) {
     V w[kWide];
-    for (uint32_t p = 0; p < kWide; ++p)
-      w[p] = V::load(reinterpret_cast<const float*>(panels + p * job.panel_bytes + i * kStepBytes));
-    if constexpr (kFeed == Feed::kFloats) {
+    MC_UNROLL
+    for (uint32_t p = 0; p < kWide; ++p) {
+      const std::byte* const panel = panels + p * job.panel_bytes;
+      w[p] = kFeed == Feed::kHalf ? V::load_f16(panel + i * size_t{32})
+                                  : V::load(reinterpret_cast<const float*>(panel + i * size_t{64}));
+    }
+    if constexpr (kFeed == Feed::kFloats || kFeed == Feed::kHalf) {
       add_product(job.x + row * job.x_stride + size_t{s.segment} * part + i, job.x_stride, w, sums);
     } else if constexpr (kFeed == Feed::kMixed) {
       const float* x = job.x + row * job.x_stride + size_t{s.segment} * part + 2 * i;
@@ -141,6 +145,8 @@ void multiply_feed(const PanelJob& job) {
 void multiply(const PanelJob& job) {
   if (job.type == DType::kF32)
     multiply_feed<Feed::kFloats>(job);
+  else if (job.type == DType::kF16)
+    multiply_feed<Feed::kHalf>(job);
   else if (job.x_bf16 == nullptr)
     multiply_feed<Feed::kMixed>(job);
   else

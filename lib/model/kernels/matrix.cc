@@ -42,9 +42,9 @@ Matrix Matrix::pack(uint32_t rows, uint32_t columns, DType type, uint32_t segmen
   m.rows_ = rows;
   m.columns_ = columns;
   m.segments_ = segments;
-  m.type_ = type == DType::kBf16 ? DType::kBf16 : DType::kF32;
+  m.type_ = type;
   const PanelJob shape = m.job();
-  m.panel_bytes_ = size_t{segments} * shape.steps() * kStepBytes;
+  m.panel_bytes_ = size_t{segments} * shape.steps() * shape.step_bytes();
   m.data_ = allocate_panels(m.bytes());
   // Where k lies in a panel, in elements of 16 lanes each (bf16: of both of a pair).
   const bool pairs = m.type_ == DType::kBf16;
@@ -127,21 +127,25 @@ void Matrix::multiply_blocks(const Kernels& kernels, ThreadPool& threads, const 
       row += together;
     }
   });
-  std::vector<BlockJob> jobs;
-  for (const BlockPanels& part : blocks_) {
-    for (uint32_t first = 0; first < part.rows(); first += kWide) {
-      BlockJob job = part.job(first / kLanes);
-      job.segments = segments_;
-      job.columns = std::min(kWide, job.columns);
-      job.x = rounded.rows();
-      job.rows = count;
-      job.y = y + first;
-      job.y_stride = rows_;
-      jobs.push_back(job);
+  const auto groups_of = [](const BlockPanels& part) { return (part.rows() + kWide - 1) / kWide; };
+  size_t all = 0;
+  for (const BlockPanels& part : blocks_) all += groups_of(part);
+  share(threads, work, all, [&](size_t i) {
+    auto part = blocks_.begin();
+    float* to = y;
+    for (; i >= groups_of(*part); ++part) {
+      i -= groups_of(*part);
+      to += part->rows();
     }
-    y += part.rows();
-  }
-  share(threads, work, jobs.size(), [&](size_t i) { kernels.blocks->multiply(jobs[i]); });
+    BlockJob job = part->job(static_cast<uint32_t>(i) * kPanels);
+    job.segments = segments_;
+    job.columns = std::min(kWide, job.columns);
+    job.x = rounded.rows();
+    job.rows = count;
+    job.y = to + i * kWide;
+    job.y_stride = rows_;
+    kernels.blocks->multiply(job);
+  });
 }
 
 void Matrix::multiply(const Kernels& kernels, ThreadPool& threads, const float* x, size_t count,

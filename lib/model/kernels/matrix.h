@@ -1,5 +1,5 @@
-// Packs a matrix of weights for the kernels: panels of 16 rows, side by side. f32 and f16 become
-// f32; bf16 and quantized blocks stay as they are.
+// Packs a matrix of weights for the kernels: panels of 16 rows, side by side. Quantized blocks stay
+// as they are.
 //
 // Thread: values; const calls, any.
 #pragma once

@@ -19,7 +19,8 @@ BlockRows rows_in(const BlockFormat& f, uint32_t rows, uint32_t columns,
                   const std::vector<std::byte>& bytes) {
   const size_t row = size_t{columns} / f.elements * f.bytes;
   REQUIRE(bytes.size() >= rows * row);
-  return {&f, rows, [&bytes, row](uint32_t n) { return bytes.data() + n * row; }};
+  return {&f, rows,
+          [&bytes, row](uint32_t n, std::vector<std::byte>&) { return bytes.data() + n * row; }};
 }
 
 // Scales of MXFP4 go up to 2^127: sums of these are no numbers.
@@ -61,7 +62,8 @@ TEST_CASE("block kernels: packed rows are read bit for bit, also where formats a
   for (uint32_t n = 0; n < m.rows(); ++n) {
     const BlockFormat& f = *parts[n / kRows].format;
     std::vector<float> want(kColumns), got(kColumns);
-    dequantize(f, parts[n / kRows].row(n % kRows), want.data(), kColumns / f.elements);
+    std::vector<std::byte> scratch;
+    dequantize(f, parts[n / kRows].row(n % kRows, scratch), want.data(), kColumns / f.elements);
     m.row(n, got.data());
     CAPTURE(f.name);
     REQUIRE(std::memcmp(got.data(), want.data(), kColumns * sizeof(float)) == 0);
@@ -219,4 +221,27 @@ TEST_CASE("block kernels: a quantized model's logits do not depend on how they w
     for (const double v : row) most = std::max(most, std::fabs(want[i++] - v));
   CHECK(most > 1e-4);  // what is multiplied is rounded
   CHECK(most < 0.1);
+}
+
+TEST_CASE("weights of f16 stay so, and give the bits that their numbers in f32 give") {
+  constexpr uint32_t kColumns = 88, kRows = 75, kCount = 11;
+  ThreadPool threads(2);
+  const auto read = [](uint32_t n, float* out) {
+    const auto row = numbers(n, kColumns);
+    for (uint32_t i = 0; i < kColumns; ++i) out[i] = from_f16(to_f16(row[i]));
+  };
+  const Matrix halves = Matrix::pack(kRows, kColumns, DType::kF16, 8, read, threads);
+  const Matrix floats = Matrix::pack(kRows, kColumns, DType::kF32, 8, read, threads);
+  CHECK(halves.bytes() * 2 == floats.bytes());
+  const auto x = numbers(1000, kCount * kColumns);
+  const auto want = product(floats, "plain", threads, x);
+  for (const Kernels* set : kernels_here()) {
+    CAPTURE(set->name);
+    CHECK(product(halves, set->name, threads, x) == want);
+    CHECK(product(floats, set->name, threads, x) == want);
+  }
+  std::vector<float> a(kColumns), b(kColumns);
+  halves.row(70, a.data());
+  floats.row(70, b.data());
+  CHECK(a == b);
 }

@@ -93,7 +93,6 @@ TEST_CASE(
                                          {"mscale", 1}}),
             "mscale"));
   CHECK(has(refusal("rope_scaling", Json{{"rope_type", "linear"}}), "factor"));
-  CHECK(has(refusal("quantization_config", Json{{"bits", 4}}), "quantized"));
   CHECK_FALSE(parse_config(Json::array()).has_value());
 }
 
