@@ -91,7 +91,7 @@ void Writer::put_number(uint64_t v) {
   std::memcpy(room(sizeof word), &word, sizeof word);
   used_ += form.bytes;
 }
-void Writer::put_signed(int64_t v) {
+[[gnu::flatten]] void Writer::put_signed(int64_t v) {
   if (v >= 0) return put_number(static_cast<uint64_t>(v));  // the same forms
   Sink sink;
   Packer(sink).pack(v);

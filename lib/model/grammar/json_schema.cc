@@ -11,7 +11,9 @@
 #include "base/json.h"
 #include "base/units.h"
 #include "model/grammar/json_text.h"
+#include "model/grammar/name_patterns.h"
 #include "model/grammar/schema_merge.h"
+#include "model/grammar/schema_not.h"
 
 namespace mc::model::grammar {
 namespace {
@@ -23,7 +25,7 @@ constexpr int64_t kCountMax = 100'000;  // of characters and elements
 // Which keywords belong to which type.
 const std::map<std::string, std::vector<std::string>>& keywords_of() {
   static const std::map<std::string, std::vector<std::string>> all = {
-      {"object", {"properties", "required", "additionalProperties"}},
+      {"object", {"properties", "required", "additionalProperties", "patternProperties"}},
       {"array", {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}},
       {"string", {"minLength", "maxLength", "pattern", "format"}},
       {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
@@ -83,6 +85,11 @@ class SchemaReader {
     if (schema.contains("allOf")) return read_all_of(schema, path);
     for (const char* some : {"anyOf", "oneOf"})
       if (schema.contains(some)) return read_some_of(schema, some, path);
+    if (schema.contains("not")) {
+      MC_TRY(Json rest, without_not(schema, path));
+      kept_.push_back(std::move(rest));
+      return later(kept_.back(), path);
+    }
     if (schema.contains("const")) return read_values(schema, "const", path);
     if (schema.contains("enum")) return read_values(schema, "enum", path);
     MC_TRY(const std::vector<std::string> types, types_of(schema, path));
@@ -97,9 +104,6 @@ class SchemaReader {
   Result<> check_keywords(const Json& schema, const std::string& path) {
     for (const auto& [name, value] : schema.items()) {
       if (is_annotation(name)) continue;
-      if (name == "uniqueItems" && value == false) continue;
-      if (name == "multipleOf" && value == 1) continue;
-      if (name == "uniqueItems" || name == "multipleOf") return unsupported(path, name);
       if (name == "minProperties" && value == 0) continue;
       if (!is_known(name)) return unsupported(path, name);
     }
@@ -301,8 +305,12 @@ class SchemaReader {
     if (type == "array") return read_array(schema, path);
     if (type == "object") return read_object(schema, path);
     MC_TRY(const Bounds bounds, read_bounds(schema, path));
-    return type == "integer" || schema.contains("multipleOf") ? text_.integer(bounds)
-                                                              : text_.number(bounds);
+    if (!schema.contains("multipleOf"))
+      return type == "integer" ? text_.integer(bounds) : text_.number(bounds);
+    const auto node = text_.multiples_of(schema["multipleOf"], bounds);
+    if (!node)
+      return fail(node.error().code, "%s/multipleOf %s", path.c_str(), node.error().what.c_str());
+    return *node;
   }
 
   Result<Bounds> read_bounds(const Json& schema, const std::string& path) {
@@ -363,6 +371,8 @@ class SchemaReader {
   Result<Node> read_array(const Json& schema, const std::string& path) {
     MC_TRY(const uint32_t least, count(schema, "minItems", 0, path));
     MC_TRY(const uint32_t most, count(schema, "maxItems", Rules::kNoEnd, path));
+    if (schema.contains("uniqueItems") && schema["uniqueItems"] != false && most > 1)
+      return read_unique(schema, least, most, path);
     std::vector<Node> first;
     if (schema.contains("prefixItems")) {
       const Json& list = schema["prefixItems"];
@@ -377,6 +387,37 @@ class SchemaReader {
     // Nothing beyond the first ones, unless it is needed.
     if (!told && !first.empty() && least <= first.size()) rest = rules_.never();
     return elements(first, rest, least, most);
+  }
+  // Values of an enum, in its order.
+  Result<Node> read_unique(const Json& schema, uint32_t least, uint32_t most,
+                           const std::string& path) {
+    const Json* const items = member(schema, "items");
+    const Json* const values = items == nullptr ? nullptr : member(*items, "enum");
+    Json rest = items == nullptr ? Json::object() : *items;
+    if (rest.is_object()) rest.erase("enum");
+    std::vector<Json> all;
+    if (values != nullptr && values->is_array())
+      for (const Json& value : *values)
+        if (std::find(all.begin(), all.end(), value) == all.end()) all.push_back(value);
+    if (all.empty() || all.size() > kUniqueMax || !only_annotations(rest) ||
+        schema.contains("prefixItems"))
+      return unsupported(path, "uniqueItems",
+                         strf(" but beside a maxItems of 1, or items that are an enum of %zu "
+                              "values at most",
+                              kUniqueMax));
+    const size_t n = all.size();
+    // By how many are written: what may follow from a value on.
+    std::vector<Node> after(n + 1);
+    for (size_t c = 0; c <= n; ++c)
+      after[c] = c >= least && c <= most ? rules_.empty() : rules_.never();
+    for (size_t i = n; i-- > 0 && !rules_.full();)
+      for (size_t c = 0; c <= i; ++c) {
+        const Node value = rules_.text(dump_json(all[i]));
+        const Node one = c == 0 ? value : rules_.sequence({text_.comma(), value});
+        after[c] = rules_.named("distinct elements",
+                                rules_.either({after[c], rules_.sequence({one, after[c + 1]})}));
+      }
+    return text_.array_of(after[0]);
   }
   Node elements(const std::vector<Node>& first, Node rest, uint32_t least, uint32_t most) {
     const auto n = static_cast<uint32_t>(first.size());
@@ -400,6 +441,19 @@ class SchemaReader {
     return text_.array_of(least == 0 ? rules_.maybe(tail) : tail);
   }
 
+  // `value`: what else is said of that member. `matched`: some pattern does.
+  Result<const Json*> with_patterns(const std::string& name, const Json* value,
+                                    const std::string& path, bool& matched) {
+    for (const NamePattern& p : patterns_) {
+      MC_TRY(const bool takes, p.takes(name));
+      if (!takes) continue;
+      matched = true;
+      if (++merges_ > kMergesMax) return too_many(path);
+      MC_TRY(value, merge(*value, *p.schema, path));
+    }
+    return value;
+  }
+
   Result<Node> read_object(const Json& schema, const std::string& path) {
     std::vector<std::string> names, required;
     Json none = Json::object();
@@ -414,6 +468,7 @@ class SchemaReader {
       }
     }
     const std::set<std::string> needed(required.begin(), required.end());
+    MC_TRY(patterns_, read_name_patterns(schema, path));
     const bool told = schema.contains("additionalProperties");
     const std::string rest_path = path + "/additionalProperties";
     const bool others = told ? schema["additionalProperties"] != false : properties.empty();
@@ -425,7 +480,10 @@ class SchemaReader {
         return fail(Code::kUnsupported, "%s/properties has a name of %zu bytes, want %zu at most",
                     path.c_str(), name.size(), kNameBytesMax);
       names.push_back(name);
-      const Node of = later(value, path + "/properties/" + name);
+      bool matched = false;
+      const std::string at = path + "/properties/" + name;
+      MC_TRY(const Json* const whole, with_patterns(name, &value, at, matched));
+      const Node of = later(*whole, at);
       members.push_back({rules_.sequence({text_.key(name), of}), needed.contains(name)});
     }
     for (const std::string& name : needed) {
@@ -433,9 +491,13 @@ class SchemaReader {
       if (name.size() > kNameBytesMax) return wrong(path, "required", "an array of short names");
       names.push_back(name);
       const bool allowed = !told || others;
+      bool matched = false;
+      MC_TRY(const Json* const whole, with_patterns(name, &kAnything, path, matched));
+      const Node of = matched ? later(*whole, path + "/patternProperties") : other_value;
       members.push_back(
-          {allowed ? rules_.sequence({text_.key(name), other_value}) : rules_.never(), true});
+          {allowed || matched ? rules_.sequence({text_.key(name), of}) : rules_.never(), true});
     }
+    if (!patterns_.empty()) return members_by_pattern(members, path);
     if (!others) return members_of(members, rules_.never());
     return members_of(members, rules_.sequence({text_.other_key(names), other_value}));
   }
@@ -444,6 +506,15 @@ class SchemaReader {
     Node node;
     bool required;
   };
+  // Other members only where there are no others yet, and one pattern.
+  Result<Node> members_by_pattern(const std::vector<Member>& members, const std::string& path) {
+    if (!members.empty()) return members_of(members, rules_.never());
+    if (patterns_.size() > 1)
+      return unsupported(path, "patternProperties", " of several patterns without properties");
+    MC_TRY(const Node key, text_.key_like(patterns_[0].text));
+    const Node value = later(*patterns_[0].schema, path + "/patternProperties");
+    return members_of({}, rules_.sequence({key, value}));
+  }
   // The members in their order, with commas, then any number of `other`.
   Node members_of(const std::vector<Member>& members, Node other) {
     const auto behind = [&](Node one) { return rules_.sequence({text_.comma(), one}); };
@@ -463,12 +534,15 @@ class SchemaReader {
 
   static constexpr int kHopsMax = 32;
   static constexpr size_t kMergesMax = 4096, kOneOfMax = 64, kCopiedMax = 16 << 20;
+  static constexpr size_t kUniqueMax = 32;
+  const Json kAnything = true;
   Rules& rules_;
   const Json& root_;
   JsonText text_;
   std::map<std::string, Rules::Rule> rules_of_;  // by what refers to them
   std::deque<Work> work_;
-  std::deque<Json> kept_;  // schemas that were put together
+  std::deque<Json> kept_;              // schemas that were put together
+  std::vector<NamePattern> patterns_;  // of the object that is read
   size_t read_ = 0, merges_ = 0, copied_ = 0;
 };
 

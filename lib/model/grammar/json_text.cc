@@ -188,6 +188,11 @@ Result<Rules::Node> JsonText::pattern(std::string_view regex, bool anywhere) {
   return rules_.sequence({rules_.text("\""), text, rules_.text("\"")});
 }
 
+Result<Rules::Node> JsonText::key_like(std::string_view regex) {
+  MC_TRY(const Rules::Node name, pattern(regex, true));
+  return rules_.sequence({name, rules_.text(":"), spaces()});
+}
+
 std::string JsonText::formats() {
   std::string all;
   for (const auto& [name, regex] : known_formats()) all += (all.empty() ? "" : ", ") + name;

@@ -48,6 +48,8 @@ class JsonText {
   // Whole numbers, or all, within bounds. No number at all is never().
   Rules::Node integer(const Bounds& bounds);
   Rules::Node number(const Bounds& bounds);
+  // Multiples of a number, of up to 12 digits where there are no bounds. Errors go behind its path.
+  Result<Rules::Node> multiples_of(const Json& of, const Bounds& bounds);
   // A string that matches a regular expression somewhere, or all of it.
   Result<Rules::Node> pattern(std::string_view regex, bool anywhere);
   // A string of a format by its name; kUnsupported for others than formats().
@@ -55,6 +57,8 @@ class JsonText {
   static std::string formats();
   // "name": and spaces.
   Rules::Node key(const std::string& name);
+  // The same of any name that matches a regular expression somewhere.
+  Result<Rules::Node> key_like(std::string_view regex);
   // A key that is none of these, without escapes.
   Rules::Node other_key(const std::vector<std::string>& names);
   // `[`, members with commas, `]`.
@@ -77,6 +81,7 @@ class JsonText {
   Rules::Node part_to(std::string_view high, bool below, uint32_t most);
   Rules::Node part_between(std::string low, std::string high, const Bounds& b, uint32_t most);
   Rules::Node size_range(const Bounds& bounds);
+  Rules::Node multiples(uint32_t of, bool negative, bool zero);
   Rules::Node quoted(Rules& rules, const Characters& set);
   Rules::Node other_text(const std::vector<std::string>& names, size_t from);
 

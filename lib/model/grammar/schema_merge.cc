@@ -160,6 +160,8 @@ bool is_known(const std::string& keyword) {
                                                  "exclusiveMinimum",
                                                  "exclusiveMaximum",
                                                  "multipleOf",
+                                                 "not",
+                                                 "patternProperties",
                                                  "minProperties"};
   return all.contains(keyword);
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -139,12 +141,80 @@ TEST_CASE("numbers stay within their bounds") {
   }
 }
 
+TEST_CASE("multiples, distinct elements, members by pattern, and what values are not") {
+  for (const int of : {2, 3, 7, 10, 128}) {
+    const auto a = compile(Form::kJsonSchema, strf(R"({"multipleOf":%d})", of));
+    REQUIRE(a);
+    for (int n = -300; n <= 300; ++n) {
+      Matcher m(*a);
+      const auto took = m.take(std::to_string(n));
+      CHECK_MESSAGE((took && *took && m.complete()) == (n % of == 0), n);
+    }
+  }
+  CHECK(!allows(R"({"multipleOf":7})", "07"));
+  CHECK(!allows(R"({"multipleOf":7})", "-0"));
+  CHECK(!allows(R"({"multipleOf":7,"minimum":0})", "-7"));
+  CHECK(allows(R"({"multipleOf":7,"minimum":0})", "0"));
+  CHECK(!allows(R"({"multipleOf":7,"exclusiveMinimum":0})", "0"));
+  CHECK(allows(R"({"multipleOf":7,"exclusiveMinimum":0})", "999999999999"));
+  CHECK(allows(R"({"multipleOf":0.01,"minimum":1,"maximum":2})", "2"));
+  for (int n = -40; n <= 40; ++n) {
+    CHECK(allows(R"({"multipleOf":5,"minimum":-12.5,"exclusiveMaximum":20})", std::to_string(n)) ==
+          (n % 5 == 0 && n >= -12 && n < 20));
+    CHECK(allows(R"({"multipleOf":500,"exclusiveMinimum":-500,"maximum":0})", std::to_string(n)) ==
+          (n == 0));
+  }
+
+  const std::string unique =
+      R"({"uniqueItems":true,"items":{"enum":["a",1,[],"a"]},"minItems":1,"maxItems":2})";
+  for (const char* text : {R"(["a"])", "[1]", R"(["a", 1])", R"(["a",[]])", "[1,[]]"})
+    CHECK_MESSAGE(allows(unique, text), text);
+  for (const char* text : {"[]", R"(["a","a"])", R"(["a",1,[]])", "[1,1]", R"(["b"])"})
+    CHECK_MESSAGE(!allows(unique, text), text);
+  CHECK(allows(R"({"uniqueItems":true,"maxItems":1})", R"([{"a":1}])"));
+
+  const std::string pattern = R"({"patternProperties":{"^x-":{"type":"integer"}}})";
+  CHECK(allows(pattern, R"({"x-a":1,"x-\"":2})"));
+  CHECK(allows(pattern, "{}"));
+  CHECK(!allows(pattern, R"({"x-a":"1"})"));
+  CHECK(!allows(pattern, R"({"y":1})"));
+  const std::string both =
+      R"({"properties":{"ab":{"minimum":3},"b":{"type":"null"}},"required":["bb"],
+      "patternProperties":{"^a":{"type":"integer"},"bb$":{"const":7}},
+      "additionalProperties":false})";
+  CHECK(allows(both, R"({"ab":3,"b":null,"bb":7})"));
+  CHECK(!allows(both, R"({"ab":2,"bb":7})"));
+  CHECK(!allows(both, R"({"ab":3.5,"bb":7})"));
+  CHECK(!allows(both, R"({"bb":8})"));
+  CHECK(!allows(both, R"({"ab":3})"));
+
+  CHECK(allows(R"({"not":{"type":["object","array"]}})", "1.5"));
+  CHECK(!allows(R"({"not":{"type":["object","array"]}})", "[]"));
+  CHECK(!allows(R"({"type":["integer","null"],"not":{"type":"number"}})", "1"));
+  CHECK(allows(R"({"enum":["a","b",1],"not":{"const":"b"}})", "1"));
+  CHECK(!allows(R"({"enum":["a","b",1],"not":{"const":"b"}})", "\"b\""));
+  CHECK(allows(R"({"type":"string","not":{"enum":[1,null]}})", "\"b\""));
+  CHECK(allows(R"({"not":{"required":["a"]}})", R"({"b":1})"));
+  CHECK(!allows(R"({"not":{"required":["a"]}})", R"({"b":1,"a":1})"));
+  CHECK(!allows(R"({"not":{"required":["a"]}})", "1"));
+  CHECK(allows(R"({"not":false,"const":1})", "1"));
+}
+
 TEST_CASE("what is not supported is named with its path, and nothing is left out in silence") {
-  CHECK(names(R"({"properties":{"a":{"not":{}}}})", "#/properties/a/not is not supported"));
+  CHECK(names(R"({"properties":{"a":{"not":{"minimum":3}}}})", "#/properties/a/not is not"));
+  CHECK(names(R"({"not":{"const":1}})", "#/not is not"));
+  CHECK(names(R"({"type":"number","not":{"type":"integer"}})", "#/not is not"));
+  CHECK(names(R"({"not":{}})", "no text of finite length"));
+  CHECK(names(R"({"enum":[1,2],"not":{"enum":[1,2,3]}})", "no text of finite length"));
   CHECK(names(R"({"items":{"if":{}}})", "#/items/if is not supported"));
-  CHECK(names(R"({"patternProperties":{}})", "#/patternProperties"));
-  CHECK(names(R"({"multipleOf":3})", "#/multipleOf"));
-  CHECK(names(R"({"uniqueItems":true})", "#/uniqueItems"));
+  CHECK(names(R"({"patternProperties":{"a":true,"b":true}})", "#/patternProperties is not"));
+  CHECK(names(R"s({"patternProperties":{"(?=a)":true}})s", "#/patternProperties: at byte 2"));
+  CHECK(names(R"({"multipleOf":2.5})", "#/multipleOf is not"));
+  CHECK(names(R"({"multipleOf":3,"minimum":1})", "#/multipleOf is not"));
+  CHECK(names(R"({"multipleOf":129})", "#/multipleOf is not"));
+  CHECK(names(R"({"multipleOf":0})", "#/multipleOf is not a number above 0"));
+  CHECK(names(R"({"uniqueItems":true})", "#/uniqueItems is not"));
+  CHECK(names(R"({"uniqueItems":true,"items":{"type":"integer"}})", "#/uniqueItems is not"));
   CHECK(names(R"({"format":"iri"})", "format 'iri' is not supported, only date"));
   CHECK(names(R"({"$ref":"other.json"})", "'other.json' is not within the schema"));
   CHECK(names(R"({"$ref":"#/$defs/none"})", "the schema has no '#/$defs/none'"));
@@ -187,7 +257,9 @@ TEST_CASE("200 random schemas: random logits give valid values through the sampl
     texts.emplace_back(more);
   const std::vector<std::string_view> tokens(texts.begin(), texts.end());
   const auto trie = std::make_shared<const TokenTrie>(tokens);
-  const size_t end = tokens.size();  // the token that ends an answer
+  const size_t end = tokens.size();                               // the token that ends an answer
+  const char* const file_name = std::getenv("MC_SCHEMA_VALUES");  // tests/nightly/schemas.sh
+  const std::string kept = file_name == nullptr ? "" : file_name;
   Random random(20);
   for (int run = 0; run < 200; ++run) {
     const Json schema = test::RandomSchema(random).draw();
@@ -220,5 +292,10 @@ TEST_CASE("200 random schemas: random logits give valid values through the sampl
     const Json value = test::parse_value(text);
     REQUIRE(!value.is_discarded());
     CHECK(test::SchemaCheck(schema).fits(value));
+    if (FILE* const file = kept.empty() ? nullptr : std::fopen(kept.c_str(), "a")) {
+      std::fprintf(file, "{\"schema\": %s, \"value\": %s}\n", dump_json(schema).c_str(),
+                   dump_json(value).c_str());
+      std::fclose(file);
+    }
   }
 }

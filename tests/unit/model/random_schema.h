@@ -35,6 +35,7 @@ class RandomSchema {
     }
   }
   Json number() {
+    if (chance(0.15)) return Json{{"multipleOf", 2 + below(20)}};
     Json s = {{"type", chance(0.5) ? "integer" : "number"}};
     const double low = static_cast<double>(below(40)) / (chance(0.5) ? 1 : 4) - 5;
     if (chance(0.5)) s[chance(0.3) ? "exclusiveMinimum" : "minimum"] = low;
@@ -42,7 +43,7 @@ class RandomSchema {
     return s;
   }
   Json string() {
-    static const char* const kPatterns[] = {"^[a-z]{2,5}$", "^(foo|bar)+[0-9]$", "x[^\"]?y",
+    static const char* const kPatterns[] = {"^[a-z]{2,5}$", "^(foo|bar)+[0-9]$", "^x[^\"]?y",
                                             "^\\d+$"};
     Json s = {{"type", "string"}};
     if (chance(0.3)) {
@@ -58,6 +59,12 @@ class RandomSchema {
   }
   Json array(int depth) {
     Json s = {{"type", "array"}};
+    if (chance(0.15)) {
+      s["uniqueItems"] = true;
+      s["items"] = {{"enum", Json::array({1, "1", nullptr, Json::array()})}};
+      s["minItems"] = below(5);
+      return s;
+    }
     const uint64_t first = chance(0.3) ? 1 + below(3) : 0;
     for (uint64_t i = 0; i < first; ++i) s["prefixItems"].push_back(schema(depth + 1));
     if (first == 0 || chance(0.4)) s["items"] = schema(depth + 1);
@@ -68,6 +75,11 @@ class RandomSchema {
   }
   Json object(int depth) {
     Json s = {{"type", "object"}};
+    if (chance(0.15)) {
+      s["patternProperties"] = {{"^[a-c]+$", schema(depth + 1)}};
+      if (chance(0.5)) s["additionalProperties"] = false;
+      return s;
+    }
     const uint64_t members = below(5);
     for (uint64_t i = 0; i < members; ++i) {
       const std::string of = name();
@@ -86,7 +98,9 @@ class RandomSchema {
     switch (below(leaf ? 5 : 11)) {
       case 0: return number();
       case 1: return string();
-      case 2: return Json{{"type", "boolean"}};
+      case 2:
+        if (chance(0.3)) return Json{{"not", {{"type", Json::array({"object", "array"})}}}};
+        return Json{{"type", "boolean"}};
       case 3: return Json{{"enum", Json::array({value(), value()})}};
       case 4: return Json{{"const", value()}};
       case 5: return array(depth);

@@ -45,6 +45,7 @@ class SchemaCheck {
       if (std::none_of(types.begin(), types.end(), [&](const Json& t) { return typed(v, t); }))
         return false;
     }
+    if (s.contains("not") && in(s["not"])) return false;
     if (s.contains("allOf") && !std::all_of(s["allOf"].begin(), s["allOf"].end(), in)) return false;
     if (s.contains("anyOf") && !std::any_of(s["anyOf"].begin(), s["anyOf"].end(), in)) return false;
     if (s.contains("oneOf") && std::count_if(s["oneOf"].begin(), s["oneOf"].end(), in) != 1)
@@ -55,6 +56,7 @@ class SchemaCheck {
     return !v.is_object() || object_fits(v, s, depth);
   }
   static bool number_fits(double v, const Json& s) {
+    if (s.contains("multipleOf") && std::fmod(v, s["multipleOf"].get<double>()) != 0) return false;
     if (s.contains("minimum") && v < s["minimum"].get<double>()) return false;
     if (s.contains("maximum") && v > s["maximum"].get<double>()) return false;
     if (s.contains("exclusiveMinimum") && v <= s["exclusiveMinimum"].get<double>()) return false;
@@ -68,6 +70,11 @@ class SchemaCheck {
   bool array_fits(const Json& v, const Json& s, int depth) const {
     if (s.contains("minItems") && v.size() < s["minItems"].get<size_t>()) return false;
     if (s.contains("maxItems") && v.size() > s["maxItems"].get<size_t>()) return false;
+    if (s.contains("uniqueItems"))
+      for (size_t i = 0; i < v.size(); ++i)
+        if (std::find(v.begin(), v.begin() + static_cast<ptrdiff_t>(i), v[i]) !=
+            v.begin() + static_cast<ptrdiff_t>(i))
+          return false;
     const size_t first = s.contains("prefixItems") ? s["prefixItems"].size() : 0;
     for (size_t i = 0; i < v.size(); ++i) {
       if (i < first && !fits(v[i], s["prefixItems"][i], depth + 1)) return false;
@@ -82,7 +89,14 @@ class SchemaCheck {
     for (const auto& [name, value] : v.items()) {
       const bool known = s.contains("properties") && s["properties"].contains(name);
       if (known && !fits(value, s["properties"][name], depth + 1)) return false;
-      if (!known && s.contains("additionalProperties") &&
+      bool like = false;
+      if (s.contains("patternProperties"))
+        for (const auto& [pattern, schema] : s["patternProperties"].items()) {
+          if (!std::regex_search(name, std::regex(pattern))) continue;
+          like = true;
+          if (!fits(value, schema, depth + 1)) return false;
+        }
+      if (!known && !like && s.contains("additionalProperties") &&
           !fits(value, s["additionalProperties"], depth + 1))
         return false;
     }

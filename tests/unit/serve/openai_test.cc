@@ -282,8 +282,8 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
       {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_schema"}})", 400,
        "response_format", "", "no 'json_schema'"},
       {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_schema","json_schema":
-          {"schema":{"properties":{"a":{"not":{}}}}}}})",
-       400, "response_format", "", "#/properties/a/not is not supported"},
+          {"schema":{"properties":{"a":{"if":{}}}}}}})",
+       400, "response_format", "", "#/properties/a/if is not supported"},
       {R"({"model":"tiny","prompt":"x","guided_regex":"(a"})", 400, "guided_regex", "",
        "'(' without ')'"},
       {R"({"model":"tiny","prompt":"x","guided_regex":"a","guided_choice":["a"]})", 400,
