@@ -19,43 +19,13 @@ FleetWorker& colocated_decode(Roster& roster, const FleetWorker& prefill, FleetW
 
 }  // namespace
 
-uint64_t blocks_reserved(const FleetWorker& w, const DecodeNeed& need) {
-  return w.growth > 0 ? need.prompt : need.whole;
-}
-
-int64_t room_of(const FleetWorker& w) {
-  const auto n = [](uint64_t blocks) { return static_cast<int64_t>(blocks); };
-  const uint64_t kept = w.growth > 0 ? w.growth - 1 : 0;
-  return n(w.blocks_free) - n(w.reserved_blocks) - n(kept);
-}
-
-PrefillView prefill_view(const FleetWorker& w, uint32_t match, double work_ms, int64_t priority,
-                         uint64_t blocks, Time now) {
-  return {.name = w.node,
-          .usable = !w.draining && blocks <= w.blocks_total,
-          .match = match,
-          .queue_ms = w.ledger.wait_ms(now, work_ms, priority),
-          .queued_tokens = w.ledger.tokens(),
-          .requests = w.requests,
-          .assigned = w.assigned,
-          .congestion = w.congestion.factor(now),
-          .pool = w.pool};
-}
-
-DecodeView decode_view(const FleetWorker& w, const DecodeNeed& need) {
-  return {.name = w.node,
-          .usable = !w.draining && need.whole <= w.blocks_total,
-          .room = room_of(w) >= static_cast<int64_t>(blocks_reserved(w, need)),
-          .requests = w.requests,
-          .context_tokens = w.context_tokens};
-}
-
 Fleet::Fleet(FleetOptions options, Cost& cost, PrefixIndex& index, Roster& roster)
     : options_(std::move(options)),
       cost_(cost),
       index_(index),
       roster_(roster),
-      forecast_(options_.admission.decode_time) {}
+      forecast_(options_.admission.decode_time),
+      candidates_(options_.policy, cost_) {}
 
 DecodeNeed Fleet::need(const RequestAsk& ask) const {
   return {blocks(ask.prompt_tokens + ask.max_tokens), blocks(ask.prompt_tokens)};
@@ -96,6 +66,21 @@ View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Ex
   }
   if (slow) weigh_fetches(v, index_.matches(tags, roster_.slots()), now);
   return v;
+}
+
+// A view that gives the same decision, of few workers, where there is one.
+std::optional<View> Fleet::short_view(const RequestAsk& ask, std::span<const uint64_t> tags,
+                                      Time now) {
+  const DecodeNeed blocks = need(ask);
+  const Matches matches = index_.matches(tags, roster_.slots());
+  auto few = candidates_.pick(roster_, matches,
+                              {.tokens = ask.tokens, .block_tokens = options_.block_tokens},
+                              {blocks.prompt, blocks}, now);
+  if (!few) return few;
+  if (const PoolIndex* const all = pool ? pool() : nullptr)
+    few->pool = all->match(tags, matches.longest());
+  weigh_fetches(*few, matches, now);
+  return few;
 }
 
 // How slow fetches from the holders of the longest match are, for the readers where that is known.
@@ -140,8 +125,11 @@ Decision Fleet::decide(const View& view, const RequestAsk& ask, Time arrived, Ti
 Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const uint64_t> tags,
                      const Exclusions& out, Time arrived, Time now) {
   cost_.advance(now);
-  View v = view(ask, tags, &out, now);
-  if (engines != nullptr) engines->add(request, out, v, now);
+  const bool any = out.full.empty() && out.avoid.empty() && ask.priority == 0 && !ask.refusal;
+  const bool alone = engines == nullptr || engines->size() == 0;
+  std::optional<View> few = any && alone ? short_view(ask, tags, now) : std::nullopt;
+  View v = few ? std::move(*few) : view(ask, tags, &out, now);
+  if (!alone) engines->add(request, out, v, now);
   if (!out.avoid.empty()) {
     const auto avoid = [&](auto& nodes) {  // unless nothing would be left
       const auto good = [&](const auto& n) { return n.usable && !out.avoid.contains(n.name); };

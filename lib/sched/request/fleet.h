@@ -21,6 +21,8 @@
 #include "sched/policy.h"
 #include "sched/pool_index.h"
 #include "sched/prefix_index.h"
+#include "sched/request/candidate_index.h"
+#include "sched/request/fleet_views.h"
 #include "sched/request/progress.h"
 #include "sched/request/roster.h"
 
@@ -42,18 +44,6 @@ struct RequestAsk {
 struct Exclusions {
   std::set<std::string> avoid, full;
 };
-
-// Blocks of a decode worker for a request: those of prompt and answer, and those of the prompt.
-struct DecodeNeed {
-  uint64_t whole = 0, prompt = 0;
-};
-uint64_t blocks_reserved(const FleetWorker& w, const DecodeNeed& need);  // what it takes of these
-int64_t room_of(const FleetWorker& w);                                   // blocks for new requests
-
-// A worker as choose() sees it. `blocks`: what it would lock for the request.
-PrefillView prefill_view(const FleetWorker& w, uint32_t match, double work_ms, int64_t priority,
-                         uint64_t blocks, Time now);
-DecodeView decode_view(const FleetWorker& w, const DecodeNeed& need);
 
 // An engine, and the one that decodes what it computes; empty: itself.
 struct EnginePair {
@@ -139,6 +129,7 @@ class Fleet {
  private:
   AdmissionOptions promises(Time arrived, Time now) const;
   void weigh_fetches(View& view, const Matches& matches, Time now) const;
+  std::optional<View> short_view(const RequestAsk& ask, std::span<const uint64_t> tags, Time now);
   WorkerRef source_for(std::span<const uint64_t> tags, const FleetWorker& reader, Time now) const;
 
   const FleetOptions options_;
@@ -146,6 +137,7 @@ class Fleet {
   PrefixIndex& index_;
   Roster& roster_;
   DecodeForecast forecast_;
+  CandidateIndex candidates_;
   uint64_t decisions_ = 0;  // requests that were given nodes, or refused
 };
 

@@ -23,27 +23,14 @@ WorkerRegistryOptions workers_options(const ConductorOptions& o, const cost::Mod
           .snapshot_budget = o.step_timeout};
 }
 
-// How slow fetches from the holders of the longest match are, for the readers where that is known.
-void weigh_fetches(sched::View& view, const sched::Matches& matches, const WorkerRegistry& workers,
-                   Time now) {
-  std::optional<std::vector<const Worker*>> holders;
-  for (sched::PrefillView& node : view.prefill) {
-    const auto reader = workers.all().find(node.name);
-    if (reader == workers.all().end() || !reader->second->fetches.any(now)) continue;
-    if (!holders) {
-      holders.emplace();
-      const uint32_t longest = matches.longest();
-      for (const auto& [name, w] : workers.all())
-        if (w->prefill && !w->draining && longest > 0 && matches.of(w->slot) == longest)
-          holders->push_back(w.get());
-    }
-    std::optional<double> least;  // source_of takes that one
-    for (const Worker* w : *holders) {
-      const double factor = reader->second->fetches.factor(w->node, now);
-      if (w->node != node.name && (!least || factor < *least)) least = factor;
-    }
-    node.fetch_congestion = least.value_or(1);
-  }
+sched::RequestOptions request_options(const ConductorOptions& o) {
+  return {.retries = o.retries,
+          .step_timeout = o.step_timeout,
+          .pin_timeout = std::chrono::milliseconds(500),
+          .prefill_timeout = o.prefill_timeout,
+          .token_timeout = o.token_timeout,
+          .queue_timeout = o.queue_timeout,
+          .queue_max = o.queue_max};
 }
 
 }  // namespace
@@ -139,15 +126,19 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       tokenizer_(std::move(model.tokenizer)),
       chat_(std::move(model.chat)),
       index_(options_.index_blocks),
-      forecast_(options_.admission.decode_time),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
-      candidates_(options_.policy, cost_),
       external_(std::make_unique<ExternalEngines>(
           loop, index_,
           ExternalEngines::Slots{[this] { return workers_.take_slot(); },
                                  [this](auto slot) { workers_.give_slot(slot); }},
           cost_.spec().name, options_.index_blocks, metrics)),
+      engines_(std::make_unique<ExternalFleet>(
+          *external_, index_, cost_.spec().name, [this] { return workers_.slots(); },
+          [this](Id id) -> const GenerateRequest& { return jobs_.at(id)->ask; })),
+      fleet_({options_.block_size, options_.policy, options_.admission}, cost_, index_,
+             workers_.roster()),
+      machine_(request_options(options_), fleet_),
       instruments_(std::make_unique<Instruments>(metrics)),
       decisions_(options_.explain_last),
       autoscaler_(options_.pd, metrics),
@@ -156,7 +147,11 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
     return workers_.heartbeat(m, call.now);
   });
   rpc_->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) { return tokens(m); });
-  workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
+  fleet_.engines = engines_.get();
+  fleet_.pool = [this] { return pool_ ? &pool_->index() : nullptr; };
+  workers_.on_gone = [this](const Worker& w, const std::string& why) {
+    run(sched::WorkerGone{w.ref(), w.prefill, why, w.changed});
+  };
   workers_.on_auto = [this](const Heartbeat& beat) {
     rebalancer_.joined(beat, autoscaler_.pressure(), loop_.now());
   };
@@ -170,118 +165,34 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
 
 Conductor::~Conductor() {
   loop_.cancel(ticks_.timer);
-  for (auto& [id, job] : jobs_) release(*job, "the conductor ends");
+  for (const Id id : machine_.all()) run(sched::RequestCancelled{id, "the conductor ends"});
   for (const auto& [node, w] : workers_.all()) send_commits(*w);
 }
 
-// What a worker locks for a request: prefill its prompt, decode its output too.
-uint64_t Conductor::blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const {
-  return (tokens + (prefill ? 0 : max_tokens) + options_.block_size - 1) / options_.block_size;
+sched::RequestAsk ask_of(const GenerateRequest& g) {
+  sched::RequestAsk ask;
+  ask.tokens = g.tokens();
+  ask.prompt_tokens = g.prompt.size();
+  ask.max_tokens = g.max_tokens;
+  ask.priority = g.priority;
+  ask.tenant = g.tenant;
+  ask.refusal = g.refusal;
+  return ask;
 }
 
-sched::View Conductor::view(const std::vector<uint64_t>& tags, const GenerateRequest& ask,
-                            const Job* job) const {
-  const Time now = loop_.now();
-  const uint64_t tokens = ask.prompt.size();
-  const auto match = index_.match(tags, workers_.slots());
-  const int64_t priority = job != nullptr ? job->ask.priority : 0;
-  const auto reusable = [&](uint64_t held) {
-    return std::min(held, tokens == 0 ? 0 : (tokens - 1) / options_.block_size) *
-           options_.block_size;
-  };
-  sched::View v;
-  v.pool =
-      pool_->index().match(tags, match.empty() ? 0 : *std::max_element(match.begin(), match.end()));
-  const DecodeNeed need{blocks_needed(false, tokens, ask.max_tokens),
-                        blocks_needed(true, tokens, 0)};
-  for (const auto& [node, w] : workers_.all()) {
-    const bool full = ask.refusal || (job != nullptr && job->full.contains(node));
-    if (w->prefill) {
-      const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
-      v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, need.prompt, now));
-      if (full) v.prefill.back().usable = false;
-    } else {
-      v.decode.push_back(decode_view(*w, need));
-      if (full) v.decode.back().usable = false;
-    }
-  }
-  if (std::any_of(workers_.all().begin(), workers_.all().end(),
-                  [&](const auto& entry) { return entry.second->fetches.any(now); }))
-    weigh_fetches(v, index_.matches(tags, workers_.slots()), workers_, now);
-  add_external(v, ask, job);
-  if (job == nullptr || job->avoid.empty()) return v;
-  const auto avoid = [&](auto& nodes) {  // unless nothing would be left
-    const auto good = [&](const auto& n) { return n.usable && !job->avoid.contains(n.name); };
-    if (std::none_of(nodes.begin(), nodes.end(), good)) return;
-    for (auto& n : nodes) n.usable = good(n);
-  };
-  avoid(v.prefill);
-  avoid(v.decode);
-  return v;
-}
-
-sched::View Conductor::short_view(const Job& job) {
-  const uint64_t n = job.ask.tokens();
-  if (!job.ask.refusal && job.full.empty() && job.avoid.empty() && job.ask.priority == 0 &&
-      external_->all().empty()) {
-    const uint64_t prompt = blocks_needed(true, n, 0);
-    const CandidateIndex::Need need{prompt, {blocks_needed(false, n, job.ask.max_tokens), prompt}};
-    const sched::Matches matches = index_.matches(job.tags, workers_.slots());
-    auto few = candidates_.pick(
-        workers_, matches, {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
-    if (few) {
-      few->pool = pool_->index().match(job.tags, matches.longest());
-      weigh_fetches(*few, matches, workers_, loop_.now());
-      return std::move(*few);
-    }
-  }
-  return view(job.tags, job.ask, &job);
-}
-
-void Conductor::decide(Job& job) {
-  const uint64_t n = job.ask.tokens();
-  cost_.advance(loop_.now());
-  const sched::View v = short_view(job);
-  sched::Decision& d = job.decision;
-  d = sched::choose(v, {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
-                    options_.policy, cost_);
-  sched::add_first_step(d, cost_);
-  job.chosen_decode = d.decode < v.decode.size() ? v.decode[d.decode].name : "";
-  d.verdict =
-      sched::admit(d, n, promises(job), forecast_, workers_.live(false), cost_, loop_.now());
-}
-
-// The time spent waiting counts against the promise.
-sched::AdmissionOptions Conductor::promises(const Job& job) const {
-  sched::AdmissionOptions o = options_.admission;
-  if (o.ttft_slo.count() > 0)
-    o.ttft_slo = std::max(o.ttft_slo - (loop_.now() - job.arrived), Duration(1));
-  return o;
-}
-
-// The prompt is computed: is there still a place in its decode worker's batch?
-bool Conductor::decode_refuses(const Job& job) const {
-  const Worker* const d = workers_.find(job.decode.node, job.decode.epoch);
-  if (d == nullptr) return false;
-  const sched::DecodeView node{
-      .name = d->node, .requests = d->answering, .context_tokens = d->answering_tokens};
-  return sched::admit_decode(node, job.ask.prompt.size(), options_.admission, cost_) !=
-         sched::Verdict::kAccept;
+std::vector<uint64_t> Conductor::tags_of(const GenerateRequest& g) const {
+  std::vector<uint64_t> tags;
+  for (const BlockHash& h : chain_hashes(g.prompt, options_.block_size, g.cache_salt))
+    tags.push_back(h.tag());
+  return tags;
 }
 
 sched::Decision Conductor::dry_run(const GenerateRequest& request) const {
-  std::vector<uint64_t> tags;
-  for (const BlockHash& h : chain_hashes(request.prompt, options_.block_size, request.cache_salt))
-    tags.push_back(h.tag());
-  const uint64_t n = request.tokens();
-  sched::Decision d =
-      sched::choose(view(tags, request, nullptr),
-                    {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
-                    options_.policy, cost_);
-  sched::add_first_step(d, cost_);
-  d.verdict =
-      sched::admit(d, n, options_.admission, forecast_, workers_.live(false), cost_, loop_.now());
-  return d;
+  const Time now = loop_.now();
+  const sched::RequestAsk ask = ask_of(request);
+  sched::View v = fleet_.view(ask, tags_of(request), nullptr, now);
+  engines_->add(request, nullptr, v, now);
+  return fleet_.decide(v, ask, now, now);
 }
 
 void Conductor::tick() {
@@ -290,20 +201,16 @@ void Conductor::tick() {
   if (const Duration gap = now - std::exchange(ticks_.last, now); gap > kStall) {
     log_warn("conductor", "this process stood still for %.1f s: deadlines are extended",
              to_seconds(gap));
-    for (const auto& [id, job] : jobs_)
-      if (job->deadline != Time::max()) job->deadline += gap - kTick;
+    run(sched::ClockStoodStill{gap - kTick});
   }
   workers_.tick(now);
   external_->tick(now);
   index_.tick(now);
   pool_->tick();
   autoscaler_.tick(autoscaler_.deadline() <= now ? loads() : PoolLoads{}, now);
-  std::vector<Id> late;
-  for (const auto& [id, job] : jobs_)
-    if (job->deadline <= now) late.push_back(id);
-  for (const Id id : late)
-    if (const auto it = jobs_.find(id); it != jobs_.end()) expired(*it->second);
-  next_waiting();
+  std::vector<sched::RequestAction> actions;
+  machine_.tick(now, actions);
+  carry_out(actions, {});
 }
 
 }  // namespace mc::serve

@@ -1,14 +1,11 @@
-// Schedules requests on a prefill and a decode worker, and drives each to its end.
+// Executes the life of requests: sends what the request machine asks for, and tells it what comes.
 //
-// lib/sched chooses the workers. The steps are Reserve -> TxAllocate -> Prefill -> tokens ->
-// TxCommit (serve/protocol/messages.h). The request's ResponseSink gets the tokens. The conductor
-// keeps no state that the workers do not have.
+// lib/sched/request decides all: who serves a request, who waits, who is tried again, how it ends.
+// The conductor has sockets, messages, metrics and logs. Of a request it keeps what messages need:
+// its prompt, its ResponseSink, and what a worker's answer carries for another worker.
 //
-// Every step has a deadline. After a failure before the first token the request starts again on
-// other workers, `retries` times. A request that finds no room waits, `queue_timeout` at most; one
-// that no worker could ever hold gets 400. A failure after the first token ends the request with
-// its reason. The conductor informs both workers of every end. A request that is predicted to
-// break an SLO gets 429 and the time of a retry (sched/admission.h).
+// The steps are Reserve -> TxAllocate -> Prefill -> tokens -> TxCommit (serve/protocol/messages.h).
+// The conductor keeps no state that the workers do not have.
 //
 // Thread: the loop's. Source: Mooncake paper sections 3, 4 and 5.3 (Figure 9).
 #pragma once
@@ -16,7 +13,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -31,10 +27,12 @@
 #include "sched/cost.h"
 #include "sched/policy.h"
 #include "sched/prefix_index.h"
-#include "serve/conductor/candidate_index.h"
+#include "sched/request/request_machine.h"
 #include "serve/conductor/decision_log.h"
+#include "serve/conductor/external_fleet.h"
 #include "serve/conductor/pd_autoscaler.h"
 #include "serve/conductor/pool_view.h"
+#include "serve/conductor/request_spans.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
 #include "serve/external/answer_events.h"
@@ -81,6 +79,14 @@ struct CancelledAs {
   std::string reason = "client_gone";
 };
 
+struct InHand {  // what came with an event
+  const TokenUpdate* update = nullptr;
+  std::string_view bytes{};
+};
+
+// What the life of a request depends on.
+sched::RequestAsk ask_of(const GenerateRequest& request);
+
 class Conductor {
  public:
   // `epoch`: the start of this process, larger than any before it.
@@ -99,7 +105,7 @@ class Conductor {
 
   void drain();                                // refuses new requests
   void cancel_all(const std::string& reason);  // on_done with 503 for each
-  size_t in_flight() const { return jobs_.size(); }
+  size_t in_flight() const { return machine_.in_flight(); }
 
   std::string not_ready() const;  // empty when ready, otherwise the reason
   const std::string& control() const { return rpc_->address(); }
@@ -123,29 +129,15 @@ class Conductor {
   Result<RoleRebalancer::Dismissed> scale_in(const std::string& node, const std::string& role);
 
  private:
-  enum class State {
-    kWaiting,
-    kReserving,
-    kAllocating,
-    kPrefilling,
-    kAnswering,
-    kEnding,
-    kProxying
-  };
-  struct WorkerRef {  // one process of a worker; `epoch` excludes older ones of its name
-    NodeId node;
-    uint64_t epoch = 0;
-  };
-  struct ProxiedAttempt {     // an attempt on an external engine
-    std::string engine;       // empty: there is none
-    std::string decode;       // a pair's other half; empty: the engine itself
-    bool prefilling = false;  // a pair's first half is at work
-    const std::string& asked() const { return prefilling || decode.empty() ? engine : decode; }
+  // A request at an external engine: its exchange, and the end of its answer.
+  struct ProxiedAttempt {
+    sched::EnginePair pair;
+    std::string asked;          // the one that has the request now
+    uint64_t local_tokens = 0;  // what the engine was thought to have
     http::Client::Id http = 0;
     int status = 0;
     std::string type, held, tail;  // of the answer; an error's text; its end, with the usage
     std::string retry_after;       // where it is full
-    bool begun = false;
     bool streams() const { return type.starts_with("text/event-stream"); }
     AnswerEvents events;
     size_t since_pace = 0;  // bytes since the deadline moved
@@ -153,101 +145,62 @@ class Conductor {
     telemetry::OpenSpan span;           // of one of its requests
     std::optional<AnswerModel> rename;  // where the engine has its own name for the model
   };
-  struct Job {
-    Id id = 0;
+  struct Job {  // what the messages of a request need
     GenerateRequest ask;
-    ResponseSink sink;
-    std::vector<uint64_t> tags;
-    Time arrived{}, deadline = Time::max();
-    State state = State::kWaiting;
-    uint32_t failures = 0;
-    std::set<NodeId> avoid;  // failed this request: only if there is no other
-    std::set<NodeId> full;   // had no room when asked
-    WorkerRef lost;          // ended while it was asked
-    Progress progress;
-    // The attempt.
-    uint32_t attempt = 0;
-    std::string wire;  // its id between us and the workers
-    sched::Decision decision;
-    NodeId chosen_decode;  // where there is one
-    WorkerRef prefill, decode;
+    std::shared_ptr<ResponseSink> sink;
+    Time arrived{};
+    telemetry::OpenSpan span;            // from its arrival to its end
+    const Progress* reported = nullptr;  // while its sink hears of it
+    // Of the attempt.
+    sched::AttemptRef of;
     std::optional<Reservation> reservation;
-    WorkerRef source;  // of a longer match, for the prefill worker to fetch; no node: none
-    bool asked_source = false, answered_source = false;
     RemotePrefix remote_prefix;
-    sched::PrefixIndex::Guess guess = 0;
-    bool reserved = false, allocated = false;  // asked for: an Abort is due
-    bool charged = false, prefilled = false, committed = false;
-    bool answering = false;  // counted among what its decode worker decodes
-    Time first_token{};
-    telemetry::OpenSpan span;     // from its arrival to its end
-    double prefill_parts_ms = 0;  // from its arrival at the prefill worker until its KV was sent
-    ProxiedAttempt proxied;
-    std::unique_ptr<ProxiedAttempt> turned_away;  // the last engine that said it is full
-    int passed_status = 200;                      // of an engine's answer
-    void pass_on(const ProxiedAttempt& refused);
-    std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
+    std::unique_ptr<ProxiedAttempt> proxied, turned_away;  // turned away: the last that was full
   };
   struct Instruments;  // its metrics
 
   Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
             Metrics& metrics, std::unique_ptr<rpc::Server> server);
-  uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
-  sched::View view(const std::vector<uint64_t>& tags, const GenerateRequest& ask,
-                   const Job* job) const;
-  // A view that gives the same decision, of few workers where possible.
-  sched::View short_view(const Job& job);
-  void decide(Job& job);
-  sched::AdmissionOptions promises(const Job& job) const;
-  bool decode_refuses(const Job& job) const;
 
-  // conductor_flow.cc: the life of a job, in order
-  void start(Job& job);
-  void refuse(Job& job);
-  void refuse_computed(Job& job);
-  RequestError too_large(const Job& job) const;
-  void wait_for_room(Job& job);
-  WorkerRef source_of(const Job& job) const;
-  void reserve(Job& job);
-  void pin_for_peer(Job& job);
-  void allocate(Job& job);
-  void allocated(Job& job, const TxAllocated& allocated);
-  void prefilled(Job& job, const PrefillDone& done);
-  void learn(const Job& job, const PrefillDone& done);
-  Result<rpc::Empty> tokens(const TokenBatch& batch);
-  void update(Job& job, const TokenUpdate& update);
-  bool first_token(Job& job);
-  void commit(Job& job);
-  void send_commits(Worker& worker);
-  void finished(Job& job);
-  // conductor_external.cc: the same on an external engine
-  void add_external(sched::View& v, const GenerateRequest& ask, const Job* job) const;
-  void proxy(Job& job);
-  ExternalEngine* partner(const ExternalEngine& prefill, const Job* job) const;
-  void ask_engine(Job& job, const ExternalEngine& engine, std::string body);
-  void start_decode_half(Job& job);
-  void on_upstream_bytes(Job& job, std::string_view chunk);
-  void on_upstream_done(Job& job, const Result<http::ClientResponse>& answer);
-  void release_external(Job& job);
-  // conductor_failures.cc: how a job ends
-  void step_failed(Job& job, const WorkerRef& where, const char* op, const Error& error);
-  void fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestError why);
-  void release(Job& job, const std::string& reason);
-  void abort_at(const WorkerRef& ref, const std::string& wire, const std::string& reason);
-  void end(Job& job, const std::optional<RequestError>& failed);
-  void worker_gone(const Worker& worker, const std::string& why);
-  void tick();
-  PoolLoads loads() const;
-  void expired(Job& job);
-  void next_waiting();
+  // conductor_actions.cc: gives the machine an event, and carries out what it asks for.
+  void run(const sched::RequestEvent& event, const InHand& hand = {});
+  void carry_out(const std::vector<sched::RequestAction>& actions, const InHand& hand);
+  template <class Action>
+  void carry_out(const Action& action, const InHand& hand);
+  Job* find(const sched::AttemptRef& attempt);
+  void ended(Job& job, const Progress& progress, const SpanOutcome& outcome,
+             const std::string& how);
   void make_room();
-  void log_decision(const Job& job);
-  void log_end(const Job& job, const std::string& how) const;
-
+  void log_decision(const Job& job, const sched::DecisionMade& made);
+  void log_end(const Job& job, const Progress& progress, const std::string& how) const;
+  // conductor_steps.cc: messages to workers and from them
+  void reserve(Job& job, const sched::SendStep& step);
+  void pin(Job& job, const sched::SendStep& step);
+  void allocate(Job& job, const sched::SendStep& step);
+  void prefill(Job& job, const sched::SendStep& step);
+  void commit(const sched::SendStep& step);
+  void send_commits(Worker& worker);
+  void abort_at(const sched::WorkerRef& ref, const std::string& wire, const std::string& reason);
+  void answered(sched::StepAnswered answer, const char* op);
+  Result<rpc::Empty> tokens(const TokenBatch& batch);
+  bool update(const TokenUpdate& u, const NodeId& from);
+  std::string wire(const sched::AttemptRef& attempt) const;
+  sched::AttemptRef attempt_of(const std::string& wire) const;
   // Calls `then` with the job if its attempt is still the one that asked.
   template <class M>
-  void call(Job& job, const WorkerRef& ref, const M& message, Duration budget,
+  void call(Job& job, const sched::SendStep& step, const M& message,
             std::function<void(Job&, const Result<typename M::Reply>&)> then);
+  // conductor_external.cc: requests to external engines
+  void ask_engine(Job& job, const ExternalEngine& engine, std::string body, bool first_half);
+  void on_upstream_bytes(Job& job, std::string_view chunk, bool first_half);
+  void on_upstream_done(Job& job, const Result<http::ClientResponse>& answer, bool first_half);
+  sched::UpstreamEnded computed_half(Job& job);
+  sched::UpstreamEnded complete_answer(Job& job);
+  void stop_exchange(Job& job);
+
+  void tick();
+  PoolLoads loads() const;
+  std::vector<uint64_t> tags_of(const GenerateRequest& ask) const;
 
   io::Loop& loop_;
   const ConductorOptions options_;
@@ -258,22 +211,19 @@ class Conductor {
   const model::Tokenizer tokenizer_;
   const model::ChatFormat chat_;
   sched::PrefixIndex index_;
-  sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
   WorkerRegistry workers_;
-  CandidateIndex candidates_;
   std::unique_ptr<PoolView> pool_;
   std::unique_ptr<ExternalEngines> external_;
+  std::unique_ptr<ExternalFleet> engines_;
+  sched::Fleet fleet_;
+  sched::RequestMachine machine_;
   std::unique_ptr<Instruments> instruments_;
-  std::map<Id, std::unique_ptr<Job>> jobs_;
-  std::unordered_map<std::string, Id> by_wire_;
-  std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
+  std::unordered_map<Id, std::unique_ptr<Job>> jobs_;
   DecisionLog decisions_;
   PdAutoscaler autoscaler_;
   RoleRebalancer rebalancer_;
   Id next_id_ = 1;
-  uint64_t decided_ = 0;
-  bool draining_ = false;
   mutable bool was_ready_ = false;
   struct {
     io::Loop::Handle timer = 0;

@@ -54,6 +54,7 @@ struct Conductor::Instruments {
                                {{"op", op}, {"result", ok ? "ok" : "failed"}});
     known->add();
   }
+  void measured(const sched::Measured& m, PoolView& pool);
   Metrics& metrics;
   std::map<std::pair<const char*, bool>, Counter*> steps;
   Counter& input_tokens;

@@ -48,7 +48,7 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
 }  // namespace
 
 std::string Conductor::not_ready() const {
-  if (draining_) return "draining";
+  if (machine_.draining()) return "draining";
   const bool external = external_->up() > 0;  // needs no workers of ours
   if (!external && workers_.live(true) == 0) return "no prefill worker";
   if (!external && workers_.live(false) == 0) return "no decode worker";
@@ -84,8 +84,8 @@ Json Conductor::cluster() const {
           {"admission", options_.admission.admission},
           {"ready", not_ready().empty()},
           {"reason", not_ready()},
-          {"in_flight", jobs_.size()},
-          {"waiting", waiting_.size()},
+          {"in_flight", machine_.in_flight()},
+          {"waiting", machine_.waiting()},
           {"pd", autoscaler_.state()},
           {"wasted_prefill_ms", instruments_->wasted.value()},
           {"kv_errors", instruments_->kv_errors.value()},
@@ -108,9 +108,9 @@ void Conductor::update_metrics() {
   metrics_.gauge("mc_conductor_index_blocks", "blocks known to be cached somewhere")
       .set(static_cast<double>(index_.blocks()));
   metrics_.gauge("mc_conductor_requests_in_flight", "requests not yet answered")
-      .set(static_cast<double>(jobs_.size()));
+      .set(static_cast<double>(machine_.in_flight()));
   metrics_.gauge("mc_conductor_requests_waiting", "of these, waiting for room")
-      .set(static_cast<double>(waiting_.size()));
+      .set(static_cast<double>(machine_.waiting()));
   for (const bool prefill : {true, false})
     metrics_
         .gauge("mc_conductor_workers", "workers alive and not draining",
@@ -151,14 +151,10 @@ Result<RoleRebalancer::Dismissed> Conductor::scale_in(const std::string& node,
 
 Json Conductor::health() const {
   const std::string reason = not_ready();
-  return {{"status", reason.empty() ? "ok" : reason},
-          {"prefill_workers", workers_.live(true)},
-          {"decode_workers", workers_.live(false)},
-          {"unsynced_workers", workers_.unsynced()},
-          {"in_flight", jobs_.size()},
-          {"waiting", waiting_.size()},
-          {"draining", draining_},
-          {"up_s", to_seconds(loop_.now() - started_)}};
+  return {{"status", reason.empty() ? "ok" : reason}, {"prefill_workers", workers_.live(true)},
+          {"decode_workers", workers_.live(false)},   {"unsynced_workers", workers_.unsynced()},
+          {"in_flight", machine_.in_flight()},        {"waiting", machine_.waiting()},
+          {"draining", machine_.draining()},          {"up_s", to_seconds(loop_.now() - started_)}};
 }
 
 Json Conductor::explain(const std::string& id) const { return decisions_.find(id); }
@@ -172,18 +168,17 @@ Json Conductor::route(const GenerateRequest& request) const {
   j["admission"] = options_.admission.admission;
   const bool refused = d.verdict == sched::Verdict::kTtft || d.verdict == sched::Verdict::kTbt;
   if (refused) {
-    const sched::Refusal r = sched::refusal(d, d.verdict, n, options_.admission, forecast_,
-                                            workers_.live(false), cost_, loop_.now());
+    const sched::Refusal r = fleet_.refusal(d, d.verdict, n, loop_.now(), loop_.now());
     j["refused"] = {{"why", r.why}, {"retry_after_s", to_seconds(r.retry_after)}};
   }
   Json decodes = Json::array();
-  const DecodeNeed need{blocks_needed(false, n, request.max_tokens), blocks_needed(true, n, 0)};
+  const sched::DecodeNeed need = fleet_.need(ask_of(request));
   for (const auto& [node, w] : workers_.all()) {
     if (w->prefill) continue;
     if (decodes.size() == d.decode && d.verdict == sched::Verdict::kAccept) j["decode"] = node;
     decodes.push_back({{"name", node},
-                       {"usable", decode_view(*w, need).usable},
-                       {"room", decode_view(*w, need).room},
+                       {"usable", sched::decode_view(*w, need).usable},
+                       {"room", sched::decode_view(*w, need).room},
                        {"requests", w->requests},
                        {"tbt_ms", cost_.step_ms(w->requests + 1, w->context_tokens + n)}});
   }
@@ -191,26 +186,25 @@ Json Conductor::route(const GenerateRequest& request) const {
   return j;
 }
 
-// After the attempt has its workers.
-void Conductor::log_decision(const Job& job) {
-  const sched::Decision& d = job.decision;
+void Conductor::log_decision(const Job& job, const sched::DecisionMade& made) {
+  const sched::Decision& d = made.choice.decision;
   const bool taken = d.verdict == sched::Verdict::kAccept;
-  const Progress& p = job.progress;
+  const Progress& p = made.progress;
+  const NodeId& source = made.choice.source.node;
   if (logs(LogLevel::kInfo))  // the texts cost as much as the decision
     log_info("conductor", "request %s: n %llu, best match %llu: %s; %s; candidates %s",
              job.ask.id.c_str(), static_cast<unsigned long long>(job.ask.tokens()),
              static_cast<unsigned long long>(d.best_tokens),
-             taken ? (job.source.node + (job.source.node.empty() ? "" : " sends its prefix to ") +
-                      p.prefill + " -> " + p.decode)
+             taken ? (source + (source.empty() ? "" : " sends its prefix to ") + p.prefill +
+                      " -> " + p.decode)
                          .c_str()
                    : sched::name(d.verdict),
              sched::explain(d).c_str(),
              sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
-  decisions_.decided(job.id, job.ask.id, job.ask.tokens(), d, taken ? p.decode : "");
+  decisions_.decided(made.of.request, job.ask.id, job.ask.tokens(), d, taken ? p.decode : "");
 }
 
-void Conductor::log_end(const Job& job, const std::string& how) const {
-  const Progress& p = job.progress;
+void Conductor::log_end(const Job& job, const Progress& p, const std::string& how) const {
   log_info("conductor",
            "request %s: n %llu, cached %u (pool %u, peers %u), out %u, %s -> %s; ttft %.1f ms, "
            "predicted "

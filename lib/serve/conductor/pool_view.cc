@@ -107,11 +107,12 @@ void PoolView::tick() {
   if (!retired_.empty() && !retired_.front()->release_some()) retired_.pop_front();
 }
 
-void PoolView::decided(const sched::Candidate& c, uint64_t came_tokens) {
-  predicted_.memory.add(c.pool_memory_tokens);
-  predicted_.disk.add(c.pool_disk_tokens);
-  came_.add(came_tokens);
+void PoolView::expected(uint64_t memory_tokens, uint64_t disk_tokens) {
+  predicted_.memory.add(memory_tokens);
+  predicted_.disk.add(disk_tokens);
 }
+
+void PoolView::came(uint64_t tokens) { came_.add(tokens); }
 
 Json PoolView::state() const {
   if (!followed()) return nullptr;

@@ -37,7 +37,8 @@ class PoolView {
   Json state() const;     // for /cluster
   void update_metrics();  // gauges; before they are printed
   // Counts the tokens that a decision expected from the pool, and those that came.
-  void decided(const sched::Candidate& chosen, uint64_t came_tokens);
+  void expected(uint64_t memory_tokens, uint64_t disk_tokens);
+  void came(uint64_t tokens);
   void tick();  // frees what is not used any more, in parts
 
  private:

@@ -102,7 +102,7 @@ std::string RoleRebalancer::move(sched::PdMove where, const std::string& why, Ti
   Worker* const w = least_loaded(!to_prefill, false, now);
   if (w == nullptr || workers_.live(!to_prefill) < 2) return {};
   moving_ = {w->node, w->epoch, to_prefill, now + kDrainMax};
-  workers_.note(*w);
+  workers_.roster().note(*w);
   w->draining = true;  // it will say so itself
   log_info("conductor", "%s worker %s is to be a %s worker: %s", role_name(w->prefill),
            w->node.c_str(), role_name(to_prefill), why.c_str());
@@ -140,7 +140,7 @@ Result<RoleRebalancer::Dismissed> RoleRebalancer::dismiss(const std::string& nod
   for (const auto& [name, other] : workers_.all()) {
     if (other->control != w->control) continue;
     other->draining = true;
-    workers_.note(*other);
+    workers_.roster().note(*other);
   }
   log_info("conductor", "%s worker %s is dismissed", role_name(w->prefill), w->node.c_str());
   metrics_

@@ -36,22 +36,11 @@ WorkerRegistry::WorkerRegistry(io::Loop& loop, WorkerRegistryOptions options,
       members_({options_.worker_ttl, options_.worker_ttl, kWorkersMax}) {}
 
 Worker* WorkerRegistry::find(const NodeId& node) {
-  const auto it = workers_.find(node);
-  if (it == workers_.end()) return nullptr;
-  note(*it->second);
-  return it->second.get();
+  return static_cast<Worker*>(roster_.find(node));
 }
 
-void WorkerRegistry::note(Worker& worker) {
-  if (std::exchange(worker.noted, true)) return;
-  changed_.push_back(&worker);
-}
-
-std::vector<const Worker*> WorkerRegistry::take_changed() {
-  for (Worker* w : changed_) w->noted = false;
-  std::vector<const Worker*> all(changed_.begin(), changed_.end());
-  changed_.clear();
-  return all;
+Worker* WorkerRegistry::find(const sched::WorkerRef& ref) {
+  return static_cast<Worker*>(roster_.find(ref));
 }
 
 Worker* WorkerRegistry::find(const NodeId& node, uint64_t epoch) {
@@ -64,12 +53,7 @@ const Worker* WorkerRegistry::find(const NodeId& node, uint64_t epoch) const {
   return it != workers_.end() && it->second->epoch == epoch ? it->second.get() : nullptr;
 }
 
-size_t WorkerRegistry::live(bool prefill) const {
-  return static_cast<size_t>(
-      std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
-        return entry.second->prefill == prefill && !entry.second->draining;
-      }));
-}
+size_t WorkerRegistry::live(bool prefill) const { return roster_.live(prefill); }
 
 size_t WorkerRegistry::unsynced() const {
   return static_cast<size_t>(std::count_if(
@@ -134,6 +118,9 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   }
   worker->draining = beat.draining;
   worker->load = beat.load;
+  worker->blocks_total = beat.load.blocks_total;
+  worker->blocks_free = beat.load.blocks_free;
+  worker->growth = beat.load.growth;
   if (beat.pool_reuse <= static_cast<uint8_t>(sched::PoolUse::kAlways))
     worker->pool = static_cast<sched::PoolUse>(beat.pool_reuse);
   worker->reserved_blocks = 0;
@@ -155,9 +142,9 @@ Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), escape(beat.node).c_str(),
            escape(beat.control).c_str());
   refused_.erase(beat.node);
-  ++members_seen_;
-  note(*worker);
-  return (workers_[beat.node] = std::move(worker)).get();
+  Worker* const joined = (workers_[beat.node] = std::move(worker)).get();
+  roster_.join(*joined);
+  return joined;
 }
 
 sched::PrefixIndex::Slot WorkerRegistry::take_slot() {
@@ -165,6 +152,7 @@ sched::PrefixIndex::Slot WorkerRegistry::take_slot() {
     slots_free_ = index_.sweep(SIZE_MAX);
   if (slots_free_.empty())
     slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
+  if (slots_used_ != roster_.slots()) roster_.slots_changed(slots_used_);
   const auto slot = slots_free_.back();
   slots_free_.pop_back();
   return slot;
@@ -178,8 +166,7 @@ std::unique_ptr<Worker> WorkerRegistry::take(const NodeId& node, const std::stri
   const auto it = workers_.find(node);
   std::unique_ptr<Worker> gone = std::move(it->second);
   workers_.erase(it);
-  std::erase(changed_, gone.get());
-  ++members_seen_;
+  roster_.leave(*gone);
   if (gone->prefill) give_slot(gone->slot);
   log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
            escape(node).c_str(), why.c_str());
@@ -243,7 +230,7 @@ void WorkerRegistry::resync(Worker& worker) {
   resyncs_.add();
   give_slot(worker.slot);
   worker.slot = take_slot();
-  ++members_seen_;  // CandidateIndex looks at slots
+  roster_.slots_changed(slots_used_);
   worker.synced = false;
   worker.asking = true;
   ask(worker, 0, 0, 0);

@@ -19,45 +19,24 @@
 #include "base/metrics.h"
 #include "rpc/client.h"
 #include "rpc/membership.h"
-#include "sched/cost.h"
-#include "sched/ledger.h"
-#include "sched/pool_index.h"
 #include "sched/prefix_index.h"
-#include "sched/step_rate.h"
+#include "sched/request/roster.h"
 #include "serve/protocol/messages.h"
 
 namespace mc::serve {
 
-struct Worker {
-  NodeId node;
-  bool prefill = false;
-  uint64_t epoch = 0;
-  std::string control, http;
-  bool draining = false;
+struct Worker : sched::FleetWorker {
+  std::string http;
   bool changed = false;  // it is gone because it has another role now; it had finished
   WorkerLoad load;
   std::unique_ptr<rpc::Client> client;
 
   // Prefill: its part of the index.
-  sched::PrefixIndex::Slot slot = 0;
   bool synced = false;       // a snapshot was taken and no event is missing since
   bool asking = false;       // for a snapshot
   uint64_t events_seen = 0;  // applied up to here
   uint64_t digest = 0;       // of what they say is stored
-  sched::PoolUse pool = sched::PoolUse::kNever;
 
-  // What this conductor gave it to do.
-  sched::Ledger ledger;           // prefill
-  sched::Congestion congestion;   // prefill: of its link
-  sched::FetchLinks fetches;      // prefill: from others
-  uint64_t assigned = 0;          // requests so far
-  uint64_t requests = 0;          // now
-  uint64_t context_tokens = 0;    // decode: of its requests
-  uint64_t answering = 0;         // decode: requests that produce tokens
-  uint64_t answering_tokens = 0;  // decode: of their prompts
-  uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
-  sched::StepWatch steps;         // decode
-  bool noted = false;             // among those that changed
   struct Commit {
     std::string wire, request;
   };
@@ -82,13 +61,11 @@ class WorkerRegistry {
   Result<HeartbeatAck> heartbeat(const Heartbeat& beat, Time now);
   void tick(Time now);
 
-  // For changes to the worker: take_changed() lists it then.
+  // For changes to the worker: Roster::take_changed() lists it then.
   Worker* find(const NodeId& node, uint64_t epoch);
   Worker* find(const NodeId& node);
-  void note(Worker& worker);
-  // The workers found for changes, or heard, since the last call; none that is gone.
-  std::vector<const Worker*> take_changed();
-  uint64_t members() const { return members_seen_; }  // another number when one joins or goes
+  Worker* find(const sched::WorkerRef& ref);
+  sched::Roster& roster() { return roster_; }  // of the same workers
   const Worker* find(const NodeId& node, uint64_t epoch) const;
   const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
   Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
@@ -124,8 +101,7 @@ class WorkerRegistry {
   std::map<NodeId, std::string> refused_;  // the reason logged last, so that it is logged once
   std::vector<sched::PrefixIndex::Slot> slots_free_;
   size_t slots_used_ = 0;
-  std::vector<Worker*> changed_;
-  uint64_t members_seen_ = 0;
+  sched::Roster roster_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -252,6 +252,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   // A request may wait longer than its tenant's others, not less.
   if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
   g.priority += s.tenants_.at(tenant).priority;
+  g.tenant = tenant;
   auto writer = writer_for(x.request().path, id, s.limits_.model, parsed);
   const auto a = std::make_shared<Answer>(s, x, std::move(parsed), std::move(writer));
   a->id = id;

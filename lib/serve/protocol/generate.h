@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sched/request/progress.h"
 #include "serve/protocol/cache_control.h"
 #include "serve/protocol/constraint.h"
 #include "serve/protocol/proxied_request.h"
@@ -19,20 +20,15 @@
 
 namespace mc::serve {
 
-// Why a request failed, in HTTP's terms.
-struct RequestError {
-  int status = 500;
-  std::string code;  // "ttft_slo", "no_capacity", ...
-  std::string what;
-  uint32_t retry_after_s = 0;  // 0: do not say
-  std::string param = {};      // the member of the request that it is about
-};
+using sched::Progress;
+using sched::RequestError;
 
 struct GenerateRequest {
   std::string id;  // of the client's request, for logs
   std::vector<int32_t> prompt;
   std::string cache_salt;
   int64_t priority = 0;  // in the waiting room and in a prefill queue: lower first
+  size_t tenant = 0;     // those that wait share by tokens
   CacheControl cache;
   uint32_t max_tokens = 16, min_tokens = 0;
   bool ignore_eos = false;
@@ -55,21 +51,6 @@ struct GenerateRequest {
   uint64_t tokens() const {  // of these; estimated where they are not known
     return engine_tokens().empty() && proxied ? proxied->tokens_about : engine_tokens().size();
   }
-};
-
-// The state of a request so far; complete in on_done.
-struct Progress {
-  std::string prefill, decode;
-  std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
-  uint32_t pool_tokens = 0, peer_tokens = 0;
-  double sched_ms = 0, queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
-  double first_step_ms = 0;  // what is left of the time to the first token
-  double decode_ms = 0;
-  double predicted_ttft_ms = 0, ttft_ms = 0;
-  uint64_t kv_errors = 0;
-  uint32_t output_tokens = 0;
-  std::string finish;       // "stop", "length"
-  std::string retry_after;  // of an external engine that is full
 };
 
 struct ResponseSink {

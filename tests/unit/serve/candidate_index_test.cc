@@ -1,14 +1,17 @@
 // Decisions among few workers are those among all.
-#include "serve/conductor/candidate_index.h"
+#include "sched/request/candidate_index.h"
 
 #include <doctest/doctest.h>
 
 #include "base/random.h"
 #include "cost/model_spec.h"
 #include "io/loop.h"
+#include "serve/conductor/worker_registry.h"
 
 using namespace mc;
 using namespace mc::serve;
+using sched::CandidateIndex;
+using sched::DecodeNeed;
 using namespace std::chrono_literals;
 
 namespace candidate_index_test {
@@ -133,8 +136,8 @@ TEST_CASE("among few workers the same is decided as among all") {
                              .block_tokens = kBlockTokens};
         const uint64_t blocks = (ask.tokens + kBlockTokens - 1) / kBlockTokens;
         const CandidateIndex::Need need{blocks, {blocks + 4, blocks}};
-        auto view =
-            s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask, need, s.now);
+        auto view = s.list->pick(s.workers.roster(), s.index.matches(s.tags, s.workers.slots()),
+                                 ask, need, s.now);
         if (!view) continue;
         ++few;
         view->pool = s.pool_match();
@@ -161,10 +164,10 @@ TEST_CASE("among few workers the same is decided as among all") {
 TEST_CASE("few workers are weighed all, and so are they where a policy draws") {
   Site small("kvcache", 1, 40, 20);
   const sched::Ask ask{.tokens = 100, .block_tokens = kBlockTokens};
-  CHECK(!small.list->pick(small.workers, {}, ask, {}, small.now));
+  CHECK(!small.list->pick(small.workers.roster(), {}, ask, {}, small.now));
   for (const char* policy : {"random", "rr", "p2c"}) {
     Site draws(policy, 1, 80, 20);
-    CHECK(!draws.list->pick(draws.workers, {}, ask, {}, draws.now));
+    CHECK(!draws.list->pick(draws.workers.roster(), {}, ask, {}, draws.now));
   }
 }
 
@@ -174,7 +177,7 @@ TEST_CASE("who joins and who goes is known at the next decision") {
   const auto chosen = [&] {
     sched::Matches none;
     none.slots = s.workers.slots();
-    const auto view = s.list->pick(s.workers, none, ask, {7, {7, 7}}, s.now);
+    const auto view = s.list->pick(s.workers.roster(), none, ask, {7, {7, 7}}, s.now);
     REQUIRE(view);
     return sched::choose(*view, ask, s.options, s.cost).chosen.name;
   };
@@ -193,16 +196,16 @@ TEST_CASE("who joins and who goes is known at the next decision") {
 
 TEST_CASE("a worker whose answers grow has room for a prompt and what must stay free") {
   Worker w;
-  w.load.blocks_total = 100;
-  w.load.blocks_free = 30;
+  w.blocks_total = 100;
+  w.blocks_free = 30;
   w.reserved_blocks = 5;
   const DecodeNeed need{60, 20};
   CHECK_FALSE(decode_view(w, need).room);
   CHECK(blocks_reserved(w, need) == 60);
-  w.load.growth = 6;
+  w.growth = 6;
   CHECK(decode_view(w, need).room);
   CHECK(blocks_reserved(w, need) == 20);
-  w.load.growth = 7;
+  w.growth = 7;
   CHECK_FALSE(decode_view(w, need).room);
   CHECK(decode_view(w, need).usable);
   CHECK_FALSE(decode_view(w, {101, 20}).usable);  // its answer would not fit
@@ -211,7 +214,7 @@ TEST_CASE("a worker whose answers grow has room for a prompt and what must stay 
 TEST_CASE("where only some decode workers grow, all are weighed") {
   Site s("kvcache", 1, 80, 20, 5);
   const sched::Ask ask{.tokens = 1000, .block_tokens = 16};
-  CHECK_FALSE(s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask,
+  CHECK_FALSE(s.list->pick(s.workers.roster(), s.index.matches(s.tags, s.workers.slots()), ask,
                            {63, {70, 63}}, s.now));
 }
 

@@ -158,6 +158,31 @@ TEST_CASE("who waits for room goes by priority, then by arrival") {
   CHECK(order[2].starts_with("2a-2-"));
 }
 
+TEST_CASE("F68: a request that fits is served while one before it waits for room") {
+  ConductorOptions options = quick();
+  options.queue_timeout = options.token_timeout = 30s;
+  Cluster c(1, 1, options);
+  FakeDecode& d = *c.d[0];
+  d.server->on<Reserve>([&d](const Reserve& m, const rpc::Call&) -> Result<Reservation> {
+    d.reserved.push_back(m);
+    if (d.full && m.prompt.size() > 100) return fail(Code::kNoSpace, "no blocks");
+    Reservation r;
+    r.control = d.server->address();
+    return r;
+  });
+  d.full = true;
+  Heard large, small;
+  c.submit(large, 600);
+  REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["waiting"] == 1; }));
+  c.submit(small, 8, 5000);
+  REQUIRE(c.finish(small));
+  CHECK(!small.failed);
+  CHECK(!large.done);
+  d.full = false;
+  REQUIRE(c.finish(large));
+  CHECK(!large.failed);
+}
+
 TEST_CASE("what was predicted is compared with what came") {
   Cluster c;
   c.p[0]->done.queue_ms = 2500;

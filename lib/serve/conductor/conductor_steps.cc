@@ -1,0 +1,248 @@
+// Messages to the workers, and theirs.
+#include <algorithm>
+#include <charconv>
+#include <type_traits>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "serve/conductor/conductor.h"
+#include "serve/conductor/conductor_metrics.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kCommitSoon = std::chrono::milliseconds(2);
+constexpr Duration kAbortBudget = std::chrono::seconds(2);
+constexpr int kPinLease = 3;  // step timeouts: to reserve, to allocate, to read
+constexpr size_t kReasonMax = 500;
+
+// An older release would leave the members out without a word.
+Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
+  if (!ask.constraint.none() && r.sampling < kConstraints)
+    return fail(Code::kUnsupported,
+                "its release knows no constrained output, as response_format: update it, or leave "
+                "it out");
+  if (ask.controls.none() || r.sampling >= kControls) return {};
+  return fail(Code::kUnsupported,
+              "its release knows no penalties, min_p, logit_bias or logprobs: update it, or leave "
+              "them out");
+}
+
+Result<> outcome_of(const auto& reply) {
+  if (reply) return {};
+  return fail(reply.error());
+}
+
+}  // namespace
+
+// What an attempt is called between us and the workers: "epoch-request-attempt".
+std::string Conductor::wire(const sched::AttemptRef& attempt) const {
+  return strf("%llx-%llu-%u", static_cast<unsigned long long>(epoch_),
+              static_cast<unsigned long long>(attempt.request), attempt.attempt);
+}
+
+sched::AttemptRef Conductor::attempt_of(const std::string& name) const {
+  sched::AttemptRef attempt;
+  const size_t first = name.find('-'), last = name.rfind('-');
+  if (first == std::string::npos || last == first) return attempt;
+  std::from_chars(name.data() + first + 1, name.data() + last, attempt.request);
+  std::from_chars(name.data() + last + 1, name.data() + name.size(), attempt.attempt);
+  return wire(attempt) == name ? attempt : sched::AttemptRef{};
+}
+
+template <class M>
+void Conductor::call(Job& job, const sched::SendStep& step, const M& message,
+                     std::function<void(Job&, const Result<typename M::Reply>&)> then) {
+  Worker* const worker = workers_.find(step.to);
+  if (worker == nullptr) return;  // the machine knows
+  if (!worker->commits.empty()) send_commits(*worker);
+  const auto span = job.span ? std::make_shared<telemetry::OpenSpan>(job.span.child(loop_.now()))
+                             : std::shared_ptr<telemetry::OpenSpan>();
+  // What a reservation begins there outlives the call.
+  const bool outlives = std::is_same_v<M, Reserve> || span == nullptr;
+  const telemetry::TraceContext& above = outlives ? job.span.context() : span->context();
+  worker->client->call(
+      message, step.budget,
+      [this, alive = std::weak_ptr<bool>(alive_), of = step.of, span, node = step.to.node,
+       then = std::move(then)](const Result<typename M::Reply>& reply) {
+        if (alive.expired()) return;
+        if (span != nullptr)
+          span->end(M::kName, loop_.clock().now(), {{"mc.node", node}},
+                    reply ? "" : reply.error().what, telemetry::SpanKind::kClient);
+        Job* const j = find(of);
+        if (j != nullptr && machine_.next_token(of) > 0) then(*j, reply);
+      },
+      telemetry::to_wire(above));
+}
+
+void Conductor::answered(sched::StepAnswered answer, const char* op) {
+  instruments_->tx(op, answer.outcome.has_value());
+  run(std::move(answer));
+}
+
+void Conductor::reserve(Job& job, const sched::SendStep& step) {
+  const GenerateRequest& g = job.ask;
+  Reserve m;
+  m.request = wire(step.of);
+  m.conductor = rpc_->address();
+  m.prompt = g.prompt;
+  m.epoch = step.to.epoch;
+  m.max_tokens = g.max_tokens;
+  m.min_tokens = g.min_tokens;
+  m.ignore_eos = g.ignore_eos;
+  m.stop_tokens = g.stop_tokens;
+  m.seed = g.seed;
+  m.temperature = g.temperature;
+  m.top_k = g.top_k;
+  m.top_p = g.top_p;
+  m.controls = g.controls;
+  m.constraint = g.constraint;
+  m.cache_salt = g.cache_salt;
+  if (const Worker* p = workers_.find(step.with)) m.prefill = p->control;
+  m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
+  call<Reserve>(job, step, m, [this, of = step.of](Job& j, const Result<Reservation>& reply) {
+    sched::StepAnswered answer{.of = of, .step = sched::Step::kReserve};
+    answer.outcome = reply ? can_draw(j.ask, *reply) : fail(reply.error());
+    if (reply) j.reservation = *reply;
+    instruments_->tx("reserve", reply.has_value());
+    run(answer);
+  });
+}
+
+void Conductor::pin(Job& job, const sched::SendStep& step) {
+  const Worker* const source = workers_.find(step.to);
+  if (source == nullptr) return;
+  TxAllocate m;
+  m.request = wire(step.of);
+  m.epoch = step.to.epoch;
+  m.pin_for_peer = static_cast<uint32_t>(step.tokens / options_.block_size);
+  m.prompt.assign(job.ask.prompt.begin(),
+                  job.ask.prompt.begin() + static_cast<std::ptrdiff_t>(step.tokens));
+  m.cache_salt = job.ask.cache_salt;
+  m.lease_ms = static_cast<uint32_t>(to_ms(kPinLease * options_.step_timeout));
+  call<TxAllocate>(
+      job, step, m,
+      [this, of = step.of, control = source->control](Job& j, const Result<TxAllocated>& reply) {
+        if (reply)
+          j.remote_prefix = {control, reply->tx, reply->segment, reply->block_offsets,
+                             reply->ranks};
+        answered({.of = of, .step = sched::Step::kPin, .outcome = outcome_of(reply)}, "lend");
+      });
+}
+
+void Conductor::allocate(Job& job, const sched::SendStep& step) {
+  TxAllocate m;
+  m.request = wire(step.of);
+  m.prompt = job.ask.prompt;
+  m.cache_salt = job.ask.cache_salt;
+  m.epoch = step.to.epoch;
+  if (job.reservation) m.target = *job.reservation;
+  m.remote_prefix = job.remote_prefix;
+  m.priority = job.ask.priority;
+  m.context_blocks = static_cast<uint32_t>(job.ask.cache.context_tokens / options_.block_size);
+  m.keep_ms = static_cast<uint32_t>(to_ms(job.ask.cache.ttl));
+  m.ephemeral = job.ask.cache.ephemeral;
+  m.lease_ms = static_cast<uint32_t>(to_ms(options_.tx_lease));
+  call<TxAllocate>(job, step, m, [this, of = step.of](Job&, const Result<TxAllocated>& reply) {
+    answered({.of = of,
+              .step = sched::Step::kAllocate,
+              .outcome = outcome_of(reply),
+              .queue_ms = reply ? reply->queue_ms : 0},
+             "allocate");
+  });
+}
+
+void Conductor::prefill(Job& job, const sched::SendStep& step) {
+  call<Prefill>(job, step, Prefill{0, wire(step.of)},
+                [this, of = step.of](Job&, const Result<PrefillDone>& reply) {
+                  sched::StepAnswered answer{.of = of, .step = sched::Step::kPrefill};
+                  answer.outcome = outcome_of(reply);
+                  if (reply)
+                    answer.times = {.cached_tokens = reply->cached_tokens,
+                                    .pool_tokens = reply->pool_tokens,
+                                    .peer_tokens = reply->peer_tokens,
+                                    .queue_ms = reply->queue_ms,
+                                    .load_ms = reply->load_ms,
+                                    .prefill_ms = reply->prefill_ms,
+                                    .transfer_ms = reply->transfer_ms,
+                                    .fetch_ms = reply->fetch_ms,
+                                    .peer_ms = reply->peer_ms,
+                                    .kv_bytes = reply->kv_bytes};
+                  answered(std::move(answer), "prefill");
+                });
+}
+
+// The commit goes out before the next message to that worker, or soon: alone it would wake both
+// processes for nothing else. The request may end before the answer comes.
+void Conductor::commit(const sched::SendStep& step) {
+  Worker* const worker = workers_.find(step.to);
+  if (worker == nullptr) return;  // and its cache with it
+  const Job* const job = find(step.of);
+  worker->commits.push_back({wire(step.of), job == nullptr ? "" : job->ask.id});
+  if (worker->commits.size() > 1) return;
+  loop_.after(kCommitSoon, [this, alive = std::weak_ptr<bool>(alive_), to = step.to] {
+    if (alive.expired()) return;
+    if (Worker* const w = workers_.find(to)) send_commits(*w);
+  });
+}
+
+void Conductor::send_commits(Worker& worker) {
+  for (Worker::Commit& c : std::exchange(worker.commits, {}))
+    worker.client->call(TxCommit{0, c.wire}, options_.step_timeout,
+                        [this, alive = std::weak_ptr<bool>(alive_), id = std::move(c.request),
+                         node = worker.node](const Result<TxCommitted>& reply) {
+                          if (alive.expired()) return;
+                          instruments_->tx("commit", reply.has_value());
+                          if (!reply)
+                            log_warn("conductor", "request %s: commit on %s: %s", id.c_str(),
+                                     node.c_str(), reply.error().what.c_str());
+                        });
+}
+
+void Conductor::abort_at(const sched::WorkerRef& ref, const std::string& name,
+                         const std::string& reason) {
+  Worker* const worker = workers_.find(ref);
+  if (worker == nullptr) return;
+  worker->client->call(Abort{name, reason.substr(0, kReasonMax)}, kAbortBudget,
+                       [](const Result<rpc::Empty>&) {});  // else the worker's lease ends it
+}
+
+// A worker sends tokens again when it got no answer: those that came before are left out.
+Result<rpc::Empty> Conductor::tokens(const TokenBatch& batch) {
+  size_t gaps = 0;
+  for (const TokenUpdate& u : batch.updates) gaps += update(u, batch.node) ? 0 : 1;
+  run(sched::TokensComplete{batch.node});
+  if (gaps > 0)
+    return fail(Code::kStale, "tokens of %zu requests are missing before these: send them again",
+                gaps);
+  return rpc::Empty{};
+}
+
+// False: tokens before these are missing.
+bool Conductor::update(const TokenUpdate& u, const NodeId& from) {
+  const sched::AttemptRef of = attempt_of(u.request);
+  const uint64_t next = machine_.next_token(of);
+  const Job* const job = find(of);
+  if (next == 0 || job == nullptr) {
+    // Of a request given up, or of a conductor that was here before.
+    if (const Worker* const w = workers_.find(from); w != nullptr && u.finish.empty())
+      abort_at(w->ref(), u.request, "no request waits for it");
+    return true;
+  }
+  sched::TokensArrived event{.of = of,
+                             .first = u.first,
+                             .count = static_cast<uint32_t>(u.tokens.size()),
+                             .finish = u.finish,
+                             .error = u.error,
+                             .kv_errors = u.kv_errors,
+                             .load_ms = u.load_ms,
+                             .decode_ms = u.decode_ms};
+  if (job->ask.controls.logprobs > 0 && u.logprobs.size() != u.tokens.size()) {
+    event.finish = "error";
+    event.error = "tokens without logprobs";
+  }
+  run(event, {.update = &u});
+  return u.first <= next;
+}
+
+}  // namespace mc::serve
