@@ -277,7 +277,7 @@ def marks_of(t):
 
 
 def from_gguf(path):
-    """The tokenizer of a GGUF file of byte-level pairs, as the model's own tokenizer.json has its parts."""
+    """The tokenizer of a GGUF file, with the parts that its model's own tokenizer.json has; None: of another kind."""
     import gguf
     fields = gguf.GGUFReader(path).fields
 
@@ -285,17 +285,37 @@ def from_gguf(path):
         field = fields.get('tokenizer.ggml.' + key)
         return None if field is None else field.contents()
 
-    pre = {'smollm': pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
-                                              pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]),
-           'llama-bpe': isolated(GPT4 % '{1,3}'), 'qwen2': isolated(GPT4 % '')}.get(value('pre'))
-    if value('model') != 'gpt2' or pre is None:
-        return None
     words, kinds = value('tokens'), value('token_type')
-    t = Tokenizer(models.BPE({word: i for i, word in enumerate(words)}, [tuple(m.split(' ')) for m in value('merges')],
-                             ignore_merges=value('pre') == 'llama-bpe'))
-    t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
+    ids = {word: i for i, word in enumerate(words)}
+    if value('model') == 'llama':
+        t = of_scores(words, value('scores'), ids, value('add_space_prefix') is not False)
+    else:
+        pre = {'smollm': pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True),
+                                                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]),
+               'llama-bpe': isolated(GPT4 % '{1,3}'), 'qwen2': isolated(GPT4 % '')}.get(value('pre'))
+        if value('model') != 'gpt2' or pre is None:
+            return None
+        t = Tokenizer(models.BPE(ids, [tuple(m.split(' ')) for m in value('merges')], ignore_merges=value('pre') == 'llama-bpe'))
+        t.pre_tokenizer, t.decoder = pre, decoders.ByteLevel()
     t.add_special_tokens([AddedToken(w, normalized=False) for w, kind in zip(words, kinds) if kind == 3])
     t.add_tokens([AddedToken(w, normalized=False) for w, kind in zip(words, kinds) if kind == 4])
+    bos = value('bos_token_id')
+    if value('add_bos_token') and bos is not None:
+        t.post_processor = processors.TemplateProcessing(single=f'{words[bos]} $A', special_tokens=[(words[bos], bos)])
+    return t
+
+
+def of_scores(words, scores, ids, prefix):
+    """SentencePiece's pairs as merges: those of the best piece first, as converters write them."""
+    merges = []
+    for i, word in enumerate(words):
+        parts = [(word[:at], word[at:]) for at in range(1, len(word)) if word[:at] in ids and word[at:] in ids]
+        merges += [(-scores[i], ids[left], ids[right], left, right) for left, right in parts]
+    t = Tokenizer(models.BPE(ids, [merge[3:] for merge in sorted(merges)], unk_token='<unk>', fuse_unk=True, byte_fallback=True))
+    replace = normalizers.Replace(' ', '▁')
+    t.normalizer = normalizers.Sequence([normalizers.Prepend('▁'), replace]) if prefix else replace
+    t.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()] +
+                                  ([decoders.Strip(' ', 1, 0)] if prefix else []))
     return t
 
 

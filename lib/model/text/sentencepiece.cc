@@ -132,8 +132,9 @@ class SpmReader {
       if (!text.empty()) texts_.emplace_back(text, id);
     }
     if (kind == kUnknown) unknown_.token = id;
+    // A prompt may spell what users defined, as a whole: runs of spaces or lines are such.
     if (kind == kControl || kind == kUserDefined)
-      t_.marks_.add({.text = text, .token = id, .special = true});
+      t_.marks_.add({.text = text, .token = id, .special = kind == kControl});
     // Byte pieces too are never what text spells.
     t_.add_piece(std::move(text), std::move(bytes), kind != kNormal && kind != kUserDefined);
     return {};

@@ -122,6 +122,22 @@ TEST_CASE("tokenizer.json of bytes as letters reads any bytes, valid UTF-8 or no
   CHECK(t->decode(std::vector<int32_t>{2, 3, 0, 4}) == "hi h\xFF");
 }
 
+TEST_CASE("a prompt spells user-defined pieces as a whole, and no control pieces") {
+  std::vector<Tokenizer::Piece> pieces;
+  pieces.push_back({"<unk>", 0, 2});
+  pieces.push_back({"<s>", 0, 3});
+  for (const char* text : {"a", "\u2581", "\u2581a"}) pieces.push_back({text, -1, 1});
+  pieces.push_back({"  ", 0, 4});
+  pieces.push_back({"<tool>", 0, 4});
+  const auto t = Tokenizer::scored_pieces(pieces, -1, false);
+  REQUIRE(t);
+  CHECK(t->encode("a   a<tool>") == std::vector<int32_t>{2, 5, 4, 6});
+  CHECK(t->encode("a a") == std::vector<int32_t>{2, 4});
+  CHECK(t->encode_marked("<s><tool>") == std::vector<int32_t>{1, 6});
+  CHECK(t->encode("<s>a") == std::vector<int32_t>{0, 2});
+  CHECK(t->decode(t->encode("a   a<tool>")) == "a   a<tool>");
+}
+
 TEST_CASE("a unigram model takes the best sum of scores") {
   std::string m = piece("<unk>", 0, 2) + piece("</s>", 0, 3) + piece("\u2581", -2, 1);
   m += piece("\u2581ab", -4, 1) + piece("a", -3, 1) + piece("b", -3, 1) + piece("abc", -3, 1);
