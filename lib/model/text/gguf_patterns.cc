@@ -50,11 +50,11 @@ constexpr std::string_view kSuperBpe[] = {R"(\p{N}+)", R"((?=(\d{3})+(?!\d)))"};
 #undef MC_UPPER
 #undef MC_LOWER
 
-struct Known {
+struct NamedPatterns {
   std::string_view names;  // each between two spaces
   GgufPatterns how;
 };
-constexpr Known kKnown[] = {
+constexpr NamedPatterns kByName[] = {
     {" gpt-2 gpt2 phi-2 mpt olmo jais trillion granite-docling jina-es jina-de jina-v1-en "
      "jina-v2-es"
      " jina-v2-de jina-v2-code roberta-bpe a.x-4.0 mellum exaone4 ",
@@ -77,12 +77,12 @@ constexpr Known kKnown[] = {
 
 Result<GgufPatterns> gguf_patterns(std::string_view pre) {
   const std::string name = " " + std::string(pre) + " ";
-  for (const Known& k : kKnown)
+  for (const NamedPatterns& k : kByName)
     if (k.names.find(name) != std::string_view::npos && pre.find(' ') == std::string_view::npos &&
         !pre.empty())
       return k.how;
   std::string all;
-  for (const Known& k : kKnown) all += k.names.substr(0, k.names.size() - 1);
+  for (const NamedPatterns& k : kByName) all += k.names.substr(0, k.names.size() - 1);
   return fail(Code::kUnsupported,
               "'tokenizer.ggml.pre' is '%s', which is not known: want one of%s, or serve a folder "
               "with the model's tokenizer.json",
