@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "pool.h"
+#include "serve/connector/store_connector.h"
+#include "store/client/async_client.h"
 
 namespace mc::serve {
 namespace lookup_bridge_test {
@@ -74,6 +76,44 @@ TEST_CASE("hits are the leading blocks that are cached here or in the pool") {
   CHECK(at_one.hits(16, {BlockHash{}}) == 0);
   two.serve("b", prompt);
   CHECK(at_two.hits(100, hashes) == 6);
+}
+
+TEST_CASE("a prompt of 20,000 blocks is found whole, and to its first gap") {
+  constexpr size_t kBlocks = 20'000, kGap = 18'000, kTogether = 5'000;  // a call has 16,384 keys
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 256 * kMiB);
+  PairOptions options;
+  options.master = store.master->control();
+  Pair pair(loop, options, "1");
+  Bridge bridge(loop, pair);
+  std::vector<BlockHash> hashes(kBlocks);
+  Random random(1);
+  for (BlockHash& hash : hashes)
+    for (auto& byte : hash.bytes) byte = static_cast<uint8_t>(random.below(256));
+  store::ClientOptions to;
+  to.master = options.master;
+  to.timeout = 10s * kSlow;
+  auto client = store::AsyncClient::open(loop, *pair.p_xfer, to, pair.p_metrics, 1);
+  REQUIRE(client);
+  std::byte value{1};
+  size_t stored = 0;
+  for (size_t at = 0; at < kBlocks; at += kTogether) {
+    std::vector<store::PutItem> items;
+    for (size_t i = at; i < at + kTogether; ++i)
+      items.push_back({pool_key("tiny", hashes[i]), {{&value, 1}}});
+    (*client)->put_batch(std::move(items), {},
+                         [&](const std::vector<Result<store::PutOutcome>>& ends) {
+                           for (const auto& end : ends) stored += end.has_value();
+                         });
+  }
+  REQUIRE(pair.until([&] { return stored == kBlocks; }));
+  CHECK(bridge.hits(kBlocks * kBlock, hashes) == kBlocks);
+  bool removed = false;
+  (*client)->remove({pool_key("tiny", hashes[kGap])}, true,
+                    [&](const std::vector<Result<>>& ends) { removed = ends[0].has_value(); });
+  REQUIRE(pair.until([&] { return removed; }));
+  CHECK(bridge.hits(kBlocks * kBlock, hashes) == kGap);
 }
 
 TEST_CASE("the frames are those of the chapter, little-endian") {
