@@ -297,7 +297,10 @@ serve::Heartbeat WorkerShell::identity(const serve::RoleInstance& instance) cons
                                          : options_.pool_reuse == "auto" ? sched::PoolUse::kAuto
                                                                          : sched::PoolUse::kNever);
   me.ageing = options_.ageing;
-  if (me.role == "prefill") me.chunk_tokens = options_.chunk_tokens;
+  if (me.role == "prefill") {
+    me.chunk_tokens = options_.chunk_tokens;
+    me.stages = static_cast<uint32_t>(options_.cpp_group.size() + 1);
+  }
   return me;
 }
 

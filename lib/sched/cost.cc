@@ -15,6 +15,22 @@ constexpr double kTransferMsMin = 1;  // below, most of it is thread scheduling
 constexpr double kHalfLife = 10;      // seconds
 constexpr double kFirstWeight = 0.1, kFirstMost = 3, kFirstMs = 20;
 constexpr double kFetchWeight = 0.3, kFetchHalfLife = 60;
+
+// Of the chunks that a prompt is cut into from `reused` on, how long the longest takes in seconds,
+// in all layers. Times grow with the position, but the first has the fixed cost and the last may be
+// short.
+double longest_chunk(const cost::ModelSpec& spec, uint64_t tokens, uint64_t reused,
+                     uint64_t chunk) {
+  const auto seconds = [&](uint64_t begin) {
+    const auto b = static_cast<double>(begin);
+    const auto e = static_cast<double>(std::min(tokens - begin, chunk)) + b;
+    const cost::CostModel& c = spec.cost;
+    return (begin == reused ? c.c0 : 0) + c.c1 * (e - b) + c.c2 * (e * e - b * b);
+  };
+  const uint64_t last = reused + (tokens - reused - 1) / chunk * chunk;
+  const double longest = std::max(seconds(reused), seconds(last));
+  return last == reused ? longest : std::max(longest, seconds(last - chunk));
+}
 }  // namespace
 
 Cost::Cost(cost::ModelSpec spec)
@@ -23,12 +39,20 @@ Cost::Cost(cost::ModelSpec spec)
       fetch_bandwidth_(bandwidth_),
       steps_(spec_.cost) {}
 
-double Cost::prefill_ms(uint64_t tokens, uint64_t reused) const {
-  return 1e3 * factor_ * cost::prefill_seconds(spec_, tokens, reused);
+double Cost::prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node) const {
+  return factor_ * spec_prefill_ms(tokens, reused, node);
 }
 
-double Cost::spec_prefill_ms(uint64_t tokens, uint64_t reused) const {
-  return 1e3 * cost::prefill_seconds(spec_, tokens, reused);
+// In a pipeline the slowest process computes all chunks, one after another; the longest chunk
+// passes through the others besides.
+double Cost::spec_prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node) const {
+  const double alone = cost::prefill_seconds(spec_, tokens, reused);
+  const uint32_t stages = std::min(node.stages, spec_.layers);
+  if (stages <= 1 || tokens <= reused) return 1e3 * alone;
+  const uint32_t layers = (spec_.layers + stages - 1) / stages;  // of the slowest
+  const double share = static_cast<double>(layers) / spec_.layers;
+  const uint64_t chunk = node.chunk_tokens > 0 ? node.chunk_tokens : tokens - reused;
+  return 1e3 * (share * alone + (1 - share) * longest_chunk(spec_, tokens, reused, chunk));
 }
 
 double Cost::transfer_ms(uint64_t tokens) const {
@@ -47,8 +71,9 @@ double Cost::pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const {
                                  static_cast<double>(disk_tokens) / pool_disk_);
 }
 
-void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms) {
-  const double model = 1e3 * cost::prefill_seconds(spec_, tokens, reused);
+void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms,
+                         const Pipeline& node) {
+  const double model = spec_prefill_ms(tokens, reused, node);
   if (model <= 0 || !std::isfinite(measured_ms) || measured_ms <= 0) return;
   const double seen = std::clamp(measured_ms / model, 1 / kFactorMax, kFactorMax);
   factor_ += kWeight * (seen - factor_);

@@ -20,12 +20,20 @@
 
 namespace mc::sched {
 
+// A node that is a chain of processes with some of the layers each: prompts pass through it in
+// chunks, and every process computes another one.
+struct Pipeline {
+  uint32_t stages = 1;
+  uint64_t chunk_tokens = 0;  // 0: a prompt is one chunk
+};
+
 class Cost {
  public:
   explicit Cost(cost::ModelSpec spec);
 
-  double prefill_ms(uint64_t tokens, uint64_t reused) const;
-  double spec_prefill_ms(uint64_t tokens, uint64_t reused) const;  // without the correction
+  double prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node = {}) const;
+  // Without the correction.
+  double spec_prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node = {}) const;
   // KV of that many tokens, to a decode node: what is left of it when the prompt is computed.
   double transfer_ms(uint64_t tokens) const;
   double fetch_ms(uint64_t tokens) const;  // from another prefill node, all of it
@@ -41,7 +49,8 @@ class Cost {
   // waits for, beside its own one.
   double first_step_ms(double step_ms) const { return std::max(0.0, step_ms + first_more_ms_); }
 
-  void learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms);
+  void learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms,
+                     const Pipeline& node = {});
   // `whole`: nothing was sent while it was computed, so a fetch takes as long.
   void learn_transfer(uint64_t bytes, double measured_ms, bool whole = false);
   void learn_fetch(uint64_t bytes, double measured_ms);

@@ -19,7 +19,7 @@ uint64_t reusable(const PrefillView& node, const Ask& ask) {
 }
 
 double prefill_ms(const PrefillView& node, uint64_t tokens, uint64_t reused, const Cost& cost) {
-  if (node.rate == nullptr) return cost.prefill_ms(tokens, reused);
+  if (node.rate == nullptr) return cost.prefill_ms(tokens, reused, node.pipeline);
   return node.rate->predict_ms(cost.spec_prefill_ms(tokens, reused), cost.prefill_factor());
 }
 

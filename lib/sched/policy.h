@@ -68,6 +68,7 @@ struct PrefillView {
   uint64_t context_tokens = 0;        // whole: of its requests
   const PrefillRate* rate = nullptr;  // its own times, instead of those of all workers
   PoolUse pool = PoolUse::kNever;
+  Pipeline pipeline{};
 };
 
 struct DecodeView {

@@ -5,8 +5,8 @@
 namespace mc::sched {
 
 bool CandidateIndex::plain(const FleetWorker& w, Time now) const {
-  return !w.draining && w.pool == pool_ && !w.ledger.overtakes() && !w.ledger.corrected(now) &&
-         w.congestion.factor(now) <= 1 && !w.fetches.any(now);
+  return !w.draining && w.pool == pool_ && w.pipeline.stages == 1 && !w.ledger.overtakes() &&
+         !w.ledger.corrected(now) && w.congestion.factor(now) <= 1 && !w.fetches.any(now);
 }
 
 void CandidateIndex::rebuild(const Roster& workers) {

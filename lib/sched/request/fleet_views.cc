@@ -22,7 +22,8 @@ PrefillView prefill_view(const FleetWorker& w, uint32_t match, double work_ms, i
           .requests = w.requests,
           .assigned = w.assigned,
           .congestion = w.congestion.factor(now),
-          .pool = w.pool};
+          .pool = w.pool,
+          .pipeline = w.pipeline};
 }
 
 DecodeView decode_view(const FleetWorker& w, const DecodeNeed& need) {

@@ -144,7 +144,8 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
   FleetWorker* const w = t.fleet.roster().find(r.prefill_at());
   if (w != nullptr) w->congestion.learn(cost.transfer_ms(n), m.transfer_ms, t.now);
   const double fetch_ms = std::clamp(m.fetch_ms, 0.0, std::max(m.load_ms, 0.0));
-  cost.learn_prefill(n, *p.cached_tokens, m.prefill_ms + m.load_ms - fetch_ms);
+  cost.learn_prefill(n, *p.cached_tokens, m.prefill_ms + m.load_ms - fetch_ms,
+                     w != nullptr ? w->pipeline : Pipeline{});
   if (m.pool_tokens > 0 && m.pool_tokens == c.pool_tokens())  // the tiers are known
     cost.learn_pool(c.pool_memory_tokens, c.pool_disk_tokens, fetch_ms);
   t.measured(Measure::kPoolError, c.pool_ms - fetch_ms);

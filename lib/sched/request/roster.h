@@ -44,6 +44,7 @@ struct FleetWorker {
   // Prefill: its part of the index.
   PrefixIndex::Slot slot = 0;
   PoolUse pool = PoolUse::kNever;
+  Pipeline pipeline{};
 
   // What it was given to do.
   Ledger ledger;                  // prefill

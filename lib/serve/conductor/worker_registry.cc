@@ -123,6 +123,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   worker->growth = beat.load.growth;
   if (beat.pool_reuse <= static_cast<uint8_t>(sched::PoolUse::kAlways))
     worker->pool = static_cast<sched::PoolUse>(beat.pool_reuse);
+  worker->pipeline = {std::max(1u, beat.stages), beat.chunk_tokens};
   worker->reserved_blocks = 0;
   if (worker->prefill) apply(*worker, beat);
   return HeartbeatAck{options_.epoch, worker->events_seen};

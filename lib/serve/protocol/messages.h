@@ -347,13 +347,14 @@ struct Heartbeat {
   bool srpf = false;
   double ageing = 0;
   uint8_t pool_reuse = 0;  // prefill: sched::PoolUse; a pipeline has blocks of its own: never
-  uint32_t chunk_tokens =
-      0;  // prefill: it chooses a prompt anew after so many; 0: runs each to its end
+  // Prefill: it chooses a prompt anew after so many; 0: runs each to its end.
+  uint32_t chunk_tokens = 0;
+  uint32_t stages = 0;  // prefill: processes of its pipeline; 0 and 1: none
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
       m.context_max, m.draining, m.load, m.events_first, m.events_last,
       wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing, m.pool_reuse,
-      m.chunk_tokens);
+      m.chunk_tokens, m.stages);
   }
 };
 
