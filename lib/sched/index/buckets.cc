@@ -2,7 +2,7 @@
 
 namespace mc::sched {
 namespace {
-constexpr size_t kAhead = 16;  // cells between a bucket's prefetch and its use
+constexpr size_t kCellsAhead = 16;  // cells between a bucket's prefetch and its use
 // Above 7/8 many buckets overflow; growing by a sixth from there leaves 3/4.
 constexpr bool full(size_t used, size_t places) { return used > places / 8 * 7; }
 }  // namespace
@@ -46,7 +46,7 @@ void IndexBuckets::grow(const IndexCells& cells) {
   buckets_ = {};
   buckets_.resize(wanted);
   for (At at = 0; at < cells.size(); ++at) {
-    if (at + kAhead < cells.size()) prefetch(cells[static_cast<At>(at + kAhead)].tag);
+    if (at + kCellsAhead < cells.size()) prefetch(cells[static_cast<At>(at + kCellsAhead)].tag);
     if (cells[at].count > 0) put(cells[at].tag, at);
   }
 }

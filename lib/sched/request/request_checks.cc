@@ -7,12 +7,12 @@
 namespace mc::sched {
 namespace {
 
-struct Sums {  // of what requests have on one worker
+struct Charges {  // of what requests have on one worker
   uint64_t requests = 0, context_tokens = 0, answering = 0, answering_tokens = 0, jobs = 0;
-  bool operator==(const Sums&) const = default;
+  bool operator==(const Charges&) const = default;
 };
 
-std::string text(const Sums& s) {
+std::string text(const Charges& s) {
   return strf("%llu requests, %llu tokens, %llu answering with %llu, %llu jobs",
               static_cast<unsigned long long>(s.requests),
               static_cast<unsigned long long>(s.context_tokens),
@@ -58,7 +58,7 @@ std::string broken(const RequestRecord& r) {
 }
 
 std::string RequestMachine::broken() const {
-  std::map<std::string, Sums> due;
+  std::map<std::string, Charges> due;
   size_t waiting = 0;
   for (const auto& [id, r] : requests_) {
     if (std::string wrong = sched::broken(*r); !wrong.empty()) return wrong;
@@ -67,7 +67,7 @@ std::string RequestMachine::broken() const {
       return strf("request %llu waits, and is not in the room, or the other way round",
                   static_cast<unsigned long long>(id));
     if (fleet_.roster().find(r->decode_at()) != nullptr && r->on_workers()) {
-      Sums& s = due[r->decode_at().node];
+      Charges& s = due[r->decode_at().node];
       ++s.requests;
       s.context_tokens += r->ask.prompt_tokens + r->progress.output_tokens;
       s.answering += r->answering() ? 1 : 0;
@@ -80,8 +80,8 @@ std::string RequestMachine::broken() const {
   }
   if (waiting != room_.size()) return "the room has requests that do not wait";
   for (const auto& [node, w] : fleet_.roster().all()) {
-    const Sums is{w->requests, w->context_tokens, w->answering, w->answering_tokens,
-                  w->ledger.jobs()};
+    const Charges is{w->requests, w->context_tokens, w->answering, w->answering_tokens,
+                     w->ledger.jobs()};
     if (is != due[node]) return node + ": " + text(is) + " charged, due are " + text(due[node]);
   }
   return {};
