@@ -7,8 +7,8 @@ namespace mc::model {
 std::vector<const Kernels*> kernels_here() {
   std::vector<const Kernels*> sets;
 #if defined(__x86_64__)
-  const bool with_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                         __builtin_cpu_supports("f16c");
+  // Processors with AVX2 have F16C, which clang 14 cannot ask for.
+  const bool with_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   const bool vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
   if (with_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
     if (vnni && __builtin_cpu_supports("avx512bf16")) sets.push_back(&avx512bf16::kKernels);
