@@ -13,6 +13,9 @@ class StorePool : public KvPool {
   void match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) override {
     client_->match_prefix(std::move(keys), std::move(done));
   }
+  void match_places(std::vector<ObjectKey> keys, Done<Places> done) override {
+    client_->match_places(std::move(keys), std::move(done));
+  }
   void get_batch(std::vector<store::GetItem> items, Done<Got> done) override {
     client_->get_batch(std::move(items), std::move(done));
   }
@@ -28,6 +31,13 @@ class StorePool : public KvPool {
 };
 
 }  // namespace
+
+void KvPool::match_places(std::vector<ObjectKey> keys, Done<Places> done) {
+  match_prefix(std::move(keys), [done = std::move(done)](const Result<uint64_t>& found) {
+    if (!found) return done(fail(found.error()));
+    done(std::vector<store::StoredAt>(*found, store::StoredAt::kMemory));
+  });
+}
 
 Result<std::unique_ptr<KvPool>> open_store_pool(io::Loop& loop, xfer::Engine& engine,
                                                 const store::ClientOptions& options,

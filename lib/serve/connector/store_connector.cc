@@ -10,7 +10,6 @@ namespace {
 constexpr size_t kBlocksPerPut = 32;
 constexpr size_t kCallsMax = 2;      // puts at a time
 constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
-constexpr double kLearn = 0.2;       // weight of the newest observation
 // A request waits kPatience for the pool's directory. After a failure the pool is not used for
 // kRest.
 constexpr Duration kPatience = std::chrono::seconds(1);
@@ -69,8 +68,17 @@ void StoreConnector::note(const Error* error) {
 }
 
 void StoreConnector::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
+  ask<uint64_t>(
+      hashes, [this](auto keys, auto told) { store_->match_prefix(std::move(keys), told); },
+      [done = std::move(done)](uint64_t found) { done(found); });
+}
+
+// An answer that does not come in time, or is an error, is as one that the pool has none.
+template <class Answer>
+void StoreConnector::ask(const std::vector<BlockHash>& hashes, const Ask<Answer>& pool,
+                         std::function<void(Answer)> done) {
   struct Asked {
-    std::function<void(size_t)> done;
+    std::function<void(Answer)> done;
     bool over = false;  // answered, or timed out
     io::Loop::Handle timer = 0;
   };
@@ -80,58 +88,64 @@ void StoreConnector::match(const std::vector<BlockHash>& hashes, std::function<v
   asked->timer =
       loop_.after(resting ? Duration{} : kPatience, [asked, alive = std::weak_ptr(alive_)] {
         if (alive.expired() || std::exchange(asked->over, true)) return;
-        asked->done(0);
+        asked->done({});
       });
   if (resting) return;
   std::vector<ObjectKey> keys;
   for (const BlockHash& hash : hashes) keys.push_back(key(hash));
-  store_->match_prefix(std::move(keys), [this, asked, since](const Result<uint64_t>& found) {
+  pool(std::move(keys), [this, asked, since](const Result<Answer>& found) {
     note(found ? nullptr : &found.error());
     if (std::exchange(asked->over, true)) return;
     loop_.cancel(asked->timer);
-    if (!found) return asked->done(0);
-    round_trip_s_ += kLearn * (to_seconds(loop_.clock().now() - since) - round_trip_s_);
+    if (!found) return asked->done({});
+    rates_.learn_round_trip(to_seconds(loop_.clock().now() - since));
     asked->done(*found);
   });
 }
 
 void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
   auto shared = std::make_shared<Wanted>(std::move(wanted));
-  match(shared->hashes, [this, shared, done = std::move(done)](size_t found) {
-    const size_t n = std::min(found, shared->hashes.size());
-    const size_t chosen = n == 0 ? 0 : std::min(n, shared->choose(n));
-    if (chosen == 0) return done(0);
-    get(shared, chosen, done);
-  });
+  ask<Found>(
+      shared->hashes, [this](auto keys, auto told) { store_->match_places(std::move(keys), told); },
+      [this, shared, done = std::move(done)](Found found) {
+        if (found.size() > shared->hashes.size()) found.resize(shared->hashes.size());
+        if (!found.empty() && shared->choose) {
+          const size_t chosen = shared->choose(found);
+          if (chosen < found.size()) found.resize(chosen);
+        }
+        if (found.empty()) return done(0);
+        get(shared, std::move(found), done);
+      });
 }
 
-void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, size_t n,
+void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
                          std::function<void(size_t)> done) {
   std::vector<store::GetItem> items;
-  for (size_t i = 0; i < n; ++i)
+  for (size_t i = 0; i < chosen.size(); ++i)
     items.push_back({key(wanted->hashes[i]), plain_parts(wanted->memory[i], shape_)});
   const Time since = loop_.clock().now();
-  store_->get_batch(std::move(items), [this, wanted, since, done = std::move(done)](
-                                          const std::vector<Result<uint64_t>>& got) {
-    size_t whole = 0;
-    uint64_t bytes = 0;
-    const Error* error = nullptr;
-    for (; whole < got.size(); ++whole) {
-      if (!got[whole]) {
-        // A block evicted since the match is no failure of the pool.
-        if (got[whole].error().code != Code::kNotFound) error = &got[whole].error();
-        break;
-      }
-      if (*got[whole] != wanted->memory[whole].size()) break;  // of another layout
-      bytes += *got[whole];
-    }
-    note(error);
-    const double seconds = to_seconds(loop_.clock().now() - since);
-    if (whole > 0 && seconds > 0)
-      bytes_per_s_ += kLearn * (static_cast<double>(bytes) / seconds - bytes_per_s_);
-    fetched_.add(whole);
-    done(whole);
-  });
+  store_->get_batch(std::move(items),
+                    [this, wanted, since, chosen = std::move(chosen),
+                     done = std::move(done)](const std::vector<Result<uint64_t>>& got) {
+                      size_t whole = 0;
+                      PoolRates::Bytes bytes{};
+                      const Error* error = nullptr;
+                      for (; whole < got.size(); ++whole) {
+                        if (!got[whole]) {
+                          // A block evicted since the match is no failure of the pool.
+                          if (got[whole].error().code != Code::kNotFound)
+                            error = &got[whole].error();
+                          break;
+                        }
+                        if (*got[whole] != wanted->memory[whole].size())
+                          break;  // of another layout
+                        bytes[static_cast<size_t>(chosen[whole])] += *got[whole];
+                      }
+                      note(error);
+                      rates_.learn(bytes, to_seconds(loop_.clock().now() - since));
+                      fetched_.add(whole);
+                      done(whole);
+                    });
 }
 
 void StoreConnector::prefetch(const std::vector<BlockHash>& hashes) {

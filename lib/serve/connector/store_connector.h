@@ -20,6 +20,7 @@
 #include "base/metrics.h"
 #include "serve/connector/kv_pool.h"
 #include "serve/connector/kv_shape.h"
+#include "serve/connector/pool_rates.h"
 #include "serve/kvcache/block_manager.h"
 
 namespace mc::serve {
@@ -43,16 +44,14 @@ class StoreConnector {
   void match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
 
   struct Wanted {
-    std::vector<BlockHash> hashes;               // the prompt's blocks from the first missing one
-    std::vector<std::span<std::byte>> memory;    // where each goes; the caller's until done
-    std::function<size_t(size_t found)> choose;  // the number of found blocks to fetch
+    std::vector<BlockHash> hashes;             // the prompt's blocks from the first missing one
+    std::vector<std::span<std::byte>> memory;  // where each goes; the caller's until done
+    // The number of found blocks to fetch; empty: all. The places are those of the found ones.
+    std::function<size_t(std::span<const store::StoredAt> places)> choose{};
   };
   // `done(n)` on a later turn: the first n arrived, whole and as they were put.
   void fetch(Wanted wanted, std::function<void(size_t)> done);
-  // Predicted from the fetches so far.
-  double fetch_seconds(uint64_t bytes) const {
-    return round_trip_s_ + double(bytes) / bytes_per_s_;
-  }
+  const PoolRates& rates() const { return rates_; }  // of the fetches so far
 
   // A hint that these are fetched soon: the store reads blocks that only a disk has into memory.
   void prefetch(const std::vector<BlockHash>& hashes);
@@ -78,7 +77,14 @@ class StoreConnector {
   StoreConnector(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
                  const KvShape& shape, uint32_t pp_rank);
   std::string key(const BlockHash& hash) const { return pool_key(model_, hash, pp_rank_); }
-  void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);
+  using Found = std::vector<store::StoredAt>;
+  template <class Answer>
+  using Ask =
+      std::function<void(std::vector<ObjectKey>, std::function<void(const Result<Answer>&)>)>;
+  template <class Answer>
+  void ask(const std::vector<BlockHash>& hashes, const Ask<Answer>& pool,
+           std::function<void(Answer)> done);
+  void get(const std::shared_ptr<Wanted>& wanted, Found chosen, std::function<void(size_t)> done);
   void give_up(const PutDone& done);
   void put_next();
   void put_done(const std::vector<Put>& puts, const std::vector<Result<store::PutOutcome>>& ends);
@@ -93,7 +99,7 @@ class StoreConnector {
   std::deque<Put> queue_;
   size_t putting_ = 0;  // blocks
   size_t calls_ = 0;    // puts in flight
-  double round_trip_s_ = 0.001, bytes_per_s_ = 2e9;
+  PoolRates rates_;
   std::string last_error_;  // while the pool is unreachable
   Time rest_until_{};
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it

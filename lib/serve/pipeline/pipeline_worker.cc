@@ -207,7 +207,6 @@ void PipelineWorker::fetch(const PipelineFetch& m, const rpc::Reply<PipelineFetc
   wanted.hashes = m.hashes;
   for (const uint32_t b : m.blocks)
     wanted.memory.emplace_back(core_->block(b), core_->block_bytes());
-  wanted.choose = [](size_t found) { return found; };
   ++busy_;
   pool_->fetch(std::move(wanted), [this, part](size_t found) {
     --busy_;

@@ -185,7 +185,7 @@ DecodeMemory::Way DecodeMemory::way(const Sequence& s) const {
   const uint64_t whole = written / tokens;
   if (pool)
     weigh(Way::kPool, true,
-          pool_->fetch_seconds(whole * core_.block_bytes()) +
+          pool_->rates().fetch_seconds({0, whole * core_.block_bytes(), 0}) +
               recompute_.seconds(whole * tokens, written));
   weigh(Way::kHost, host, 2 * static_cast<double>(bytes) / copy_bytes_per_s_);  // out and in
   return best;
@@ -330,7 +330,6 @@ void DecodeMemory::fetch(const SequencePtr& s, size_t first) {
     wanted.hashes.push_back(s->block_key(i, tokens));
     wanted.memory.emplace_back(s->blocks[i], core_.block_bytes());
   }
-  wanted.choose = [](size_t found) { return found; };
   ++s->busy;
   pool_->fetch(std::move(wanted), [this, s, first, tokens](size_t got) {
     --s->busy;

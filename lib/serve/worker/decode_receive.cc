@@ -149,7 +149,6 @@ void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& bloc
     wanted.hashes.push_back(s->block_key(i, tokens));
     wanted.memory.emplace_back(s->blocks[i], bytes);
   }
-  wanted.choose = [](size_t found) { return found; };
   batch_.remove(s->request);  // from here on the store's time-outs apply
   MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
   ++s->busy;

@@ -74,13 +74,13 @@ bool PrefillWorker::fetch(const JobPtr& job) {
     wanted.hashes.push_back(job->hashes[i]);
     wanted.memory.emplace_back(job->kv.blocks[i], block_bytes_);
   }
-  wanted.choose = [this, here, n, tokens](size_t found) -> size_t {
-    if (config_.pool_reuse == "always") return found;
-    const Duration saved =
-        timing_.chunk(here * tokens, n, n) - timing_.chunk((here + found) * tokens, n, n);
-    const double fetching =
-        pool_->fetch_seconds(found * block_bytes_) + to_seconds(timing_.load(found * tokens));
-    return fetching < to_seconds(saved) ? found : 0;
+  wanted.choose = [this, here, n, tokens](std::span<const store::StoredAt> places) -> size_t {
+    if (config_.pool_reuse == "always") return places.size();
+    return pool_->rates().worth(places, block_bytes_, [&](size_t found) {
+      const Duration saved =
+          timing_.chunk(here * tokens, n, n) - timing_.chunk((here + found) * tokens, n, n);
+      return to_seconds(saved) - to_seconds(timing_.load(found * tokens));
+    });
   };
   ++job->busy;
   pool_->fetch(std::move(wanted), [this, job, here](size_t fetched) {

@@ -166,6 +166,17 @@ void AsyncClient::match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t
                            [](const Error& e) { return fail(e); }, std::move(done));
 }
 
+void AsyncClient::match_places(std::vector<ObjectKey> keys,
+                               Done<Result<std::vector<StoredAt>>> done) {
+  submit<Result<std::vector<StoredAt>>>(
+      [keys = std::move(keys)](Client& c) -> Result<std::vector<StoredAt>> {
+        std::vector<StoredAt> places;
+        MC_TRY_(c.match_prefix(keys, &places));
+        return places;
+      },
+      [](const Error& e) { return fail(e); }, std::move(done));
+}
+
 void AsyncClient::remove(std::vector<ObjectKey> keys, bool force,
                          Done<std::vector<Result<>>> done) {
   using R = std::vector<Result<>>;

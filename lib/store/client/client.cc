@@ -221,13 +221,21 @@ Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
   return out;
 }
 
-Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
+Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys,
+                                      std::vector<StoredAt>* places) {
   const Time deadline = clock_.now() + options_.timeout;
   uint64_t hits = 0;
   for (size_t at = 0; at == hits && (at == 0 || at < keys.size()); at += kBatchMax) {
-    const MatchPrefix message{some_of(keys, at), options_.tenant};
+    const MatchPrefix message{some_of(keys, at), options_.tenant, places != nullptr,
+                              options_.put.host};
     MC_TRY(const Matched reply, ask(message, deadline));
-    hits += std::min<uint64_t>(reply.hits, message.keys.size());
+    const size_t found = std::min<uint64_t>(reply.hits, message.keys.size());
+    hits += found;
+    for (size_t i = 0; places != nullptr && i < found; ++i) {  // an older master says nothing
+      const std::string& all = reply.places.bytes;
+      const size_t place = i < all.size() ? static_cast<uint8_t>(all[i]) : kStoredAts;
+      places->push_back(place < kStoredAts ? static_cast<StoredAt>(place) : StoredAt::kMemory);
+    }
   }
   return hits;
 }

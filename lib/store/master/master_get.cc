@@ -204,6 +204,13 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   MC_TRY_(check_keys(m.keys));
   const uint16_t tenant = tenants_.find(m.tenant);
   Matched reply{epoch_, 0};
+  const auto place = [&](const Object* object) {
+    if (object == nullptr) return StoredAt::kDisk;
+    bool near = false;
+    if (!m.host.empty())
+      each_replica(*object, [&](const Replica& r) { near = near || r.node->host == m.host; });
+    return near ? StoredAt::kHost : StoredAt::kMemory;
+  };
   // A run that ends early does not prefetch all keys of a long call.
   constexpr size_t kTogether = 64;
   for (size_t i = 0; i < m.keys.size(); ++i) {
@@ -212,6 +219,7 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
     Object* object = find_complete(tenant, m.keys[i]);
     if (object == nullptr && !on_disk(tenant, m.keys[i])) break;
     if (object != nullptr) grant(*object, now);
+    if (m.places) reply.places.bytes.push_back(static_cast<char>(place(object)));
     ++reply.hits;
   }
   return reply;

@@ -204,18 +204,31 @@ struct Exists {
   static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.tenant); }
 };
 
+// The best place of a stored value, for one who reads it.
+enum class StoredAt : uint8_t {
+  kHost = 0,    // memory of the reader's host
+  kMemory = 1,  // of another host, or it is not known
+  kDisk = 2,    // no memory has it
+};
+inline constexpr size_t kStoredAts = 3;
+
 struct Matched {
   static constexpr const char* kName = "matched";
   uint64_t epoch = 0;
-  uint64_t hits = 0;  // number of stored keys before the first gap; they are leased
-  static void fields(auto& a, auto& m) { a(m.epoch, m.hits); }
+  uint64_t hits = 0;    // number of stored keys before the first gap; they are leased
+  wire::Blob places{};  // if asked for: a StoredAt for each of them
+  static void fields(auto& a, auto& m) { a(m.epoch, m.hits, m.places); }
 };
 struct MatchPrefix {
   static constexpr const char* kName = "match-prefix";
   using Reply = Matched;
   std::vector<ObjectKey> keys;
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.tenant); }
+  bool places = false;  // the answer says where they are
+  std::string host{};   // then: the reader's, as nodes have it; may be empty
+  static void fields(auto& a, auto& m) {
+    a(wire::at_most<kBatchMax>(m.keys), m.tenant, m.places, m.host);
+  }
 };
 
 // As match-prefix, for blocks that several prefixes have, one for each tensor-parallel rank: a

@@ -33,6 +33,31 @@ class Gone : public KvPool {
   size_t& asked_;
 };
 
+// A pool with some blocks in memory and the next on a disk: counts what is fetched.
+class Mixed final : public Gone {
+ public:
+  Mixed(io::Loop& loop, size_t& asked, size_t& got, std::vector<store::StoredAt> places)
+      : Gone(loop, asked), on_(loop), got_(got), places_(std::move(places)) {}
+  void match_places(std::vector<ObjectKey>, Done<Places> done) override {
+    on_.post([this, done = std::move(done)] { done(places_); });
+  }
+  void get_batch(std::vector<store::GetItem> items, Done<Got> done) override {
+    got_ = items.size();
+    Got sizes;
+    for (const auto& item : items) {
+      uint64_t bytes = 0;
+      for (const auto& part : item.parts) bytes += part.size();
+      sizes.emplace_back(bytes);
+    }
+    on_.post([sizes, done = std::move(done)] { done(sizes); });
+  }
+
+ private:
+  io::Loop& on_;
+  size_t& got_;
+  const std::vector<store::StoredAt> places_;
+};
+
 // A pool whose puts are answered when the test says so.
 class Slow final : public Gone {
  public:
@@ -127,6 +152,43 @@ TEST_CASE("an unreachable pool costs a bounded time, and no request") {
   pair.serve("b", prompt_of(100, 2));
   CHECK(pair.until([&] { return counted(pair.p_metrics, "mc_engine_pool_failures_total") > 0; }));
   CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a fetch is of the blocks that are chosen by where they are") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  size_t asked = 0, got = 0;
+  const std::vector<store::StoredAt> places{store::StoredAt::kHost, store::StoredAt::kMemory,
+                                            store::StoredAt::kDisk};
+  Metrics metrics;
+  BlockManager blocks(8, kBlock, 1);
+  const KvShape shape = KvShape::of(cost::tiny(), kBlock, 1);
+  const auto engine = xfer::Engine::open(clock, {}, metrics);
+  REQUIRE(engine);
+  const auto connector =
+      StoreConnector::open(loop, **engine, {}, "tiny", blocks, metrics, shape, 0,
+                           [&](io::Loop& on, auto&&...) -> Result<std::unique_ptr<KvPool>> {
+                             return std::make_unique<Mixed>(on, asked, got, places);
+                           });
+  REQUIRE(connector);
+  const size_t bytes = shape.block_bytes;
+  std::vector<std::byte> memory(4 * bytes);
+  for (const bool choose : {true, false}) {
+    StoreConnector::Wanted wanted;
+    wanted.hashes.resize(4);
+    for (size_t i = 0; i < 4; ++i)
+      wanted.memory.push_back(std::span(memory).subspan(i * bytes, bytes));
+    if (choose)
+      wanted.choose = [&](std::span<const store::StoredAt> found) {
+        CHECK(std::equal(found.begin(), found.end(), places.begin(), places.end()));
+        return size_t{2};  // what is in memory
+      };
+    size_t fetched = 9;
+    (*connector)->fetch(std::move(wanted), [&](size_t n) { fetched = n; });
+    for (int i = 0; i < 1000 && fetched == 9; ++i) REQUIRE(loop.turn(10ms));
+    CHECK(fetched == (choose ? 2 : 3));
+    CHECK(got == fetched);
+  }
 }
 
 TEST_CASE("a pool that failed gets one call a second at most") {

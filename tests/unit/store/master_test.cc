@@ -282,6 +282,10 @@ TEST_CASE("match-prefix stops at the first hole and leases what it matched") {
   c.add("n", 64 * kMiB);
   for (const char* k : {"0", "1", "3"}) REQUIRE(c.put(k, 1) == kDone);
   CHECK(c.master->handle(MatchPrefix{{"0", "1", "2", "3"}}, c.now)->hits == 2);
+  CHECK(c.master->handle(MatchPrefix{{"0"}}, c.now)->places.bytes.empty());  // nobody asked
+  const auto places =
+      c.master->handle(MatchPrefix{{"0", "1", "2"}, {}, true, "some host"}, c.now)->places.bytes;
+  CHECK(places == std::string(2, static_cast<char>(StoredAt::kMemory)));
   CHECK(c.remove("1")->code == static_cast<uint8_t>(Code::kBusy));
   CHECK(c.remove("3")->ok());
   CHECK(c.master->handle(MatchPrefix{{}}, c.now)->hits == 0);

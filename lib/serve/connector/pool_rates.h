@@ -1,0 +1,38 @@
+// Learns how fast blocks come from the pool, by where they are: memory of this host, memory of
+// another, a disk. A fetch of blocks from several places takes the sum of their times. What the
+// slower places do not explain is never charged to the faster ones.
+//
+// Thread: one owner. Pure.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "store/client/client.h"
+
+namespace mc::serve {
+
+class PoolRates {
+ public:
+  using At = store::StoredAt;
+  using Bytes = std::array<uint64_t, store::kStoredAts>;  // by place
+
+  static Bytes of(std::span<const At> places, uint64_t block_bytes);
+  double fetch_seconds(const Bytes& bytes) const;
+  // How many of the leading blocks are worth fetching: the number that saves most. 0: none.
+  // saved(n): seconds of computing the first n.
+  size_t worth(std::span<const At> places, uint64_t block_bytes,
+               const std::function<double(size_t)>& saved) const;
+
+  void learn_round_trip(double seconds);
+  void learn(const Bytes& bytes, double seconds);
+  double bytes_per_s(At place) const { return 1 / slow_[static_cast<size_t>(place)]; }
+
+ private:
+  double round_trip_s_ = 0.001;
+  // Seconds a byte, by place: 2 GB/s from memory, 0.5 from a disk, until there is better.
+  std::array<double, store::kStoredAts> slow_{0.5e-9, 0.5e-9, 2e-9};
+};
+
+}  // namespace mc::serve
