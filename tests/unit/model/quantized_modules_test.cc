@@ -99,7 +99,7 @@ std::string refusal(const Json& config, TensorSet set) {
   const auto joined = join_quantized_modules(config, set);
   return joined ? "" : joined.error().what;
 }
-bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+bool mentions(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -185,14 +185,14 @@ TEST_CASE("quantized modules: what is not read, or does not fit together, is ref
     config[key] = value;
     return refusal(config, {});
   };
-  CHECK(has(refusal(Json{{"quant_method", "bitsandbytes"}}, {}), "'bitsandbytes'"));
-  CHECK(has(refusal(Json{{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}, {}),
+  CHECK(mentions(refusal(Json{{"quant_method", "bitsandbytes"}}, {}), "'bitsandbytes'"));
+  CHECK(mentions(refusal(Json{{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}, {}),
             "'pack-quantized'"));
-  CHECK(has(refusal(Json::array(), {}), "no object"));
-  CHECK(has(with(gptq, "bits", 3), "3 bits"));
-  CHECK(has(with(gptq, "group_size", 0), "group_size"));
-  CHECK(has(with(gptq, "checkpoint_format", "marlin"), "marlin"));
-  CHECK(has(with({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}}, "version", "gemv"),
+  CHECK(mentions(refusal(Json::array(), {}), "no object"));
+  CHECK(mentions(with(gptq, "bits", 3), "3 bits"));
+  CHECK(mentions(with(gptq, "group_size", 0), "group_size"));
+  CHECK(mentions(with(gptq, "checkpoint_format", "marlin"), "marlin"));
+  CHECK(mentions(with({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}}, "version", "gemv"),
             "gemv"));
   const Integers m(128, 24, 2, 4, true);
   const auto broken = [&](const char* name, std::vector<uint64_t> shape) {
@@ -201,16 +201,16 @@ TEST_CASE("quantized modules: what is not read, or does not fit together, is ref
     made.set.tensors[name].shape = std::move(shape);
     return refusal(gptq, made.set);
   };
-  CHECK(has(broken("a.qzeros", {2, 2}), "a.qzeros"));
-  CHECK(has(broken("a.scales", {3, 24}), "not of one matrix"));
-  CHECK(has(broken("a.g_idx", {64}), "a.g_idx"));
+  CHECK(mentions(broken("a.qzeros", {2, 2}), "a.qzeros"));
+  CHECK(mentions(broken("a.scales", {3, 24}), "not of one matrix"));
+  CHECK(mentions(broken("a.g_idx", {64}), "a.g_idx"));
   Made made;
   add_gptq(made, m, true);
   auto groups = m.group_of;
   groups[5] = 2;
   made.add("a.g_idx", "I32", {128}, groups);
-  CHECK(has(refusal(gptq, made.set), "group 2 of 2"));
+  CHECK(mentions(refusal(gptq, made.set), "group 2 of 2"));
   Made alone;
   alone.add("a.weight", "F8_E4M3", {2, 2}, std::vector<uint8_t>(4));
-  CHECK(has(refusal(Json{{"quant_method", "fp8"}}, alone.set), "no scales"));
+  CHECK(mentions(refusal(Json{{"quant_method", "fp8"}}, alone.set), "no scales"));
 }

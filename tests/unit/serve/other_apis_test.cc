@@ -126,13 +126,13 @@ TEST_CASE("messages: tools, calls and their results, whole") {
 TEST_CASE("messages and responses: a call that has to be made is the form of the answer") {
   TextSite s;
   s.says = kCallText.substr(kCallText.find('<'));
-  for (const std::string& choice : {R"({"type":"any"})", R"({"type":"tool","name":"weather"})"}) {
+  for (const char* choice : {R"({"type":"any"})", R"({"type":"tool","name":"weather"})"}) {
     const auto r = s.ask("/v1/messages", kMessage + kTool + R"(,"tool_choice":)" + choice + "}");
     REQUIRE_MESSAGE(r.status == 200, r.body);
     CHECK((*parse_json(r.body))["stop_reason"] == "tool_use");
     CHECK(s.asked.constraint.kind() == model::grammar::Form::kGbnf);
   }
-  for (const std::string& choice : {R"("required")", R"({"type":"function","name":"weather"})"}) {
+  for (const char* choice : {R"("required")", R"({"type":"function","name":"weather"})"}) {
     const auto r = s.ask("/v1/responses", kInput + kFunction + R"(,"tool_choice":)" + choice + "}");
     REQUIRE_MESSAGE(r.status == 200, r.body);
     CHECK(s.asked.constraint.kind() == model::grammar::Form::kGbnf);
