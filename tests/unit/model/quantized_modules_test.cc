@@ -99,7 +99,9 @@ std::string refusal(const Json& config, TensorSet set) {
   const auto joined = join_quantized_modules(config, set);
   return joined ? "" : joined.error().what;
 }
-bool mentions(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+bool mentions(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
 
 }  // namespace
 
@@ -186,14 +188,15 @@ TEST_CASE("quantized modules: what is not read, or does not fit together, is ref
     return refusal(config, {});
   };
   CHECK(mentions(refusal(Json{{"quant_method", "bitsandbytes"}}, {}), "'bitsandbytes'"));
-  CHECK(mentions(refusal(Json{{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}, {}),
-            "'pack-quantized'"));
+  CHECK(mentions(
+      refusal(Json{{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}, {}),
+      "'pack-quantized'"));
   CHECK(mentions(refusal(Json::array(), {}), "no object"));
   CHECK(mentions(with(gptq, "bits", 3), "3 bits"));
   CHECK(mentions(with(gptq, "group_size", 0), "group_size"));
   CHECK(mentions(with(gptq, "checkpoint_format", "marlin"), "marlin"));
-  CHECK(mentions(with({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}}, "version", "gemv"),
-            "gemv"));
+  CHECK(mentions(
+      with({{"quant_method", "awq"}, {"bits", 4}, {"group_size", 64}}, "version", "gemv"), "gemv"));
   const Integers m(128, 24, 2, 4, true);
   const auto broken = [&](const char* name, std::vector<uint64_t> shape) {
     Made made;
