@@ -8,10 +8,11 @@ void TokenShares::waits(Tenant tenant, double weight) {
   Entry& entry = entries_[tenant];
   if (weight > 0) entry.weight = weight;
   if (entry.waiting++ > 0) return;
-  const double floor = order_.empty() ? last_ : order_.begin()->first;
-  entry.counter = std::max(entry.counter, floor);
+  entry.counter = std::max(entry.counter, floor());
   order_.emplace(entry.counter, tenant);
 }
+
+double TokenShares::floor() const { return order_.empty() ? last_ : order_.begin()->first; }
 
 std::optional<TokenShares::Tenant> TokenShares::next() const {
   if (order_.empty()) return std::nullopt;
@@ -26,12 +27,19 @@ void TokenShares::taken(Tenant tenant, uint64_t prompt_tokens) {
 
 void TokenShares::gave_up(Tenant tenant) { leave(tenant, entries_[tenant]); }
 
+// As one that waits for no time: its tenant begins where those are that wait, and whoever waits
+// after it begins where it is.
 void TokenShares::passed(Tenant tenant, uint64_t prompt_tokens) {
-  add(tenant, entries_[tenant], options_.input * static_cast<double>(prompt_tokens));
+  Entry& entry = entries_[tenant];
+  if (entry.waiting == 0) entry.counter = std::max(entry.counter, floor());
+  add(tenant, entry, options_.input * static_cast<double>(prompt_tokens));
+  if (order_.empty()) last_ = std::max(last_, entry.counter);
 }
 
 void TokenShares::generated(Tenant tenant, uint64_t tokens) {
-  add(tenant, entries_[tenant], options_.output * static_cast<double>(tokens));
+  Entry& entry = entries_[tenant];
+  add(tenant, entry, options_.output * static_cast<double>(tokens));
+  if (order_.empty()) last_ = std::max(last_, entry.counter);
 }
 
 double TokenShares::counter(Tenant tenant) const {

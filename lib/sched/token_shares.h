@@ -52,13 +52,14 @@ class TokenShares {
     double counter = 0, weight = 1;
     size_t waiting = 0;
   };
+  double floor() const;  // where a tenant that begins to wait begins
   void leave(Tenant tenant, Entry& entry);
   void add(Tenant tenant, Entry& entry, double tokens);
 
   const TokenShareOptions options_;
   std::map<Tenant, Entry> entries_;
   std::set<std::pair<double, Tenant>> order_;  // of those that wait
-  double last_ = 0;  // the counter of the tenant that stopped waiting last
+  double last_ = 0;                            // where tenants begin while none waits
 };
 
 }  // namespace mc::sched

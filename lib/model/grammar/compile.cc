@@ -33,7 +33,8 @@ Result<Rules::Rule> read_form(Rules& rules, Form form, const std::string& text) 
     case Form::kGbnf: return read_gbnf(rules, text);
     case Form::kJsonSchema: {
       MC_TRY(const Json schema, parse_json(text));
-      return read_json_schema(rules, schema);
+      SchemaWork spent;
+      return read_json_schema(rules, schema, spent);
     }
     case Form::kRegex: {
       MC_TRY(const Rules::Node node, read_regex(rules, text));

@@ -152,7 +152,7 @@ class GbnfReader {
     if (text.empty()) return wrong("want a JSON schema that is an object behind %json");
     const auto json = parse_json(text);
     if (!json) return wrong("the schema behind %json: " + json.error().what);
-    const auto root = read_json_schema(rules_, *json);
+    const auto root = read_json_schema(rules_, *json, spent_);
     if (!root) {
       const Failure at = wrong("the schema behind %json: " + root.error().what);
       return fail(root.error().code, "%s", at.value().what.c_str());
@@ -269,6 +269,7 @@ class GbnfReader {
   }
 
   Rules& rules_;
+  SchemaWork spent_;
   std::string_view whole_, left_;
   std::map<std::string, Rules::Rule> ids_;
   std::set<std::string> defined_;

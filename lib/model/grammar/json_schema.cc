@@ -34,7 +34,8 @@ const std::map<std::string, std::vector<std::string>>& keywords_of() {
 
 class SchemaReader {
  public:
-  SchemaReader(Rules& rules, const Json& root) : rules_(rules), root_(root), text_(rules) {}
+  SchemaReader(Rules& rules, const Json& root, SchemaWork& spent)
+      : rules_(rules), root_(root), text_(rules), spent_(spent) {}
 
   Result<Rules::Rule> run() {
     const Rules::Rule root = rules_.declare("the schema");
@@ -74,7 +75,7 @@ class SchemaReader {
   }
 
   Result<Node> read(const Json& schema, const std::string& path) {
-    if (++read_ > kValuesMax)
+    if (++spent_.schemas > kValuesMax)
       return fail(Code::kNoSpace, "%s: over %zu schemas, with those of combinations", path.c_str(),
                   kValuesMax);
     if (schema.is_boolean()) return schema.get<bool>() ? text_.any() : rules_.never();
@@ -87,8 +88,8 @@ class SchemaReader {
       if (schema.contains(some)) return read_some_of(schema, some, path);
     if (schema.contains("not")) {
       MC_TRY(Json rest, without_not(schema, path));
-      kept_.push_back(std::move(rest));
-      return later(kept_.back(), path);
+      MC_TRY(const Json* const kept, keep(std::move(rest), path));
+      return later(*kept, path);
     }
     if (schema.contains("const")) return read_values(schema, "const", path);
     if (schema.contains("enum")) return read_values(schema, "enum", path);
@@ -161,7 +162,7 @@ class SchemaReader {
     Json others = schema;
     others.erase("$ref");
     if (!only_annotations(others)) {
-      if (++merges_ > kMergesMax) return too_many(path);
+      if (++spent_.merges > kMergesMax) return too_many(path);
       MC_TRY(const Json* const whole, merge(*to, others, path));
       return later(*whole, path);
     }
@@ -179,8 +180,11 @@ class SchemaReader {
   }
   Result<const Json*> merge(const Json& a, const Json& b, const std::string& path) {
     MC_TRY(Json made, merge_schemas(a, b, path));
-    copied_ += dump_json(made).size();
-    if (copied_ > kCopiedMax) return too_many(path);
+    return keep(std::move(made), path);
+  }
+  Result<const Json*> keep(Json made, const std::string& path) {
+    spent_.copied += dump_json(made).size();
+    if (spent_.copied > kCopiedMax) return too_many(path);
     kept_.push_back(std::move(made));
     return &kept_.back();
   }
@@ -204,10 +208,10 @@ class SchemaReader {
         MC_TRY(const Json* const to, target(*one, at));
         one = to;
         if (only_annotations(others)) continue;
-        if (++merges_ > kMergesMax) return too_many(path);
+        if (++spent_.merges > kMergesMax) return too_many(path);
         MC_TRY(one, merge(*to, others, at));
       }
-      if (++merges_ > kMergesMax) return too_many(path);
+      if (++spent_.merges > kMergesMax) return too_many(path);
       MC_TRY(all, merge(*all, *one, at));
     }
     return later(*all, path);
@@ -230,7 +234,7 @@ class SchemaReader {
           if (hops > kHopsMax) return fail(Code::kInvalid, "%s/$ref refers to itself", at.c_str());
           MC_TRY(from, target(*from, at));
         }
-        if (++merges_ > kMergesMax) return too_many(path);
+        if (++spent_.merges > kMergesMax) return too_many(path);
         MC_TRY(one, merge(rest, *from, at));
       }
       each.push_back(one);
@@ -398,7 +402,8 @@ class SchemaReader {
     std::vector<Json> all;
     if (values != nullptr && values->is_array())
       for (const Json& value : *values)
-        if (std::find(all.begin(), all.end(), value) == all.end()) all.push_back(value);
+        if (all.size() <= kUniqueMax && std::find(all.begin(), all.end(), value) == all.end())
+          all.push_back(value);
     if (all.empty() || all.size() > kUniqueMax || !only_annotations(rest) ||
         schema.contains("prefixItems"))
       return unsupported(path, "uniqueItems",
@@ -448,7 +453,7 @@ class SchemaReader {
       MC_TRY(const bool takes, p.takes(name));
       if (!takes) continue;
       matched = true;
-      if (++merges_ > kMergesMax) return too_many(path);
+      if (++spent_.merges > kMergesMax) return too_many(path);
       MC_TRY(value, merge(*value, *p.schema, path));
     }
     return value;
@@ -543,13 +548,13 @@ class SchemaReader {
   std::deque<Work> work_;
   std::deque<Json> kept_;              // schemas that were put together
   std::vector<NamePattern> patterns_;  // of the object that is read
-  size_t read_ = 0, merges_ = 0, copied_ = 0;
+  SchemaWork& spent_;
 };
 
 }  // namespace
 
-Result<Rules::Rule> read_json_schema(Rules& rules, const Json& schema) {
-  return SchemaReader(rules, schema).run();
+Result<Rules::Rule> read_json_schema(Rules& rules, const Json& schema, SchemaWork& spent) {
+  return SchemaReader(rules, schema, spent).run();
 }
 
 Rules::Rule any_json_object(Rules& rules) {

@@ -15,7 +15,11 @@
 
 namespace mc::model::grammar {
 
-Result<Rules::Rule> read_json_schema(Rules& rules, const Json& schema);
+// What was spent on the schemas of one grammar: their limit (kNoSpace) is one for all of them.
+struct SchemaWork {
+  size_t schemas = 0, merges = 0, copied = 0;  // copied: bytes
+};
+Result<Rules::Rule> read_json_schema(Rules& rules, const Json& schema, SchemaWork& spent);
 // Any object.
 Rules::Rule any_json_object(Rules& rules);
 

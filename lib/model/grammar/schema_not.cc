@@ -1,6 +1,7 @@
 #include "model/grammar/schema_not.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/json.h"
 #include "model/grammar/schema_merge.h"
@@ -17,9 +18,10 @@ Json as_list(const Json& j) { return j.is_array() ? j : Json::array({j}); }
 Json not_values(Json rest, const Json& values) {
   const bool one = rest.contains("const");
   if (one || rest.contains("enum")) {
+    const std::set<Json> excluded(values.begin(), values.end());
     Json left = Json::array();
     for (const Json& value : one ? Json::array({rest["const"]}) : rest["enum"])
-      if (!holds(values, value)) left.push_back(value);
+      if (!excluded.contains(value)) left.push_back(value);
     if (left.empty()) return false;
     rest.erase("const");
     rest["enum"] = std::move(left);
@@ -50,6 +52,8 @@ Json not_types(Json rest, const Json& types) {
 
 // What is no object has the member no less than the excluded schema asks for.
 Json not_member(Json rest, const std::string& name) {
+  if (rest.contains("properties") && !rest["properties"].is_object())
+    return rest;  // refused by name when it is read
   if (rest.contains("const") || rest.contains("enum")) return nullptr;
   if (rest.contains("type") && !holds(as_list(rest["type"]), "object")) return false;
   if (const Json* const required = member(rest, "required"))

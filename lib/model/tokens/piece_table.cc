@@ -1,5 +1,7 @@
 #include "model/tokens/piece_table.h"
 
+#include <algorithm>
+
 namespace mc::model {
 
 void PieceTable::grow() {
@@ -23,6 +25,7 @@ void PieceTable::add(std::string_view piece, int32_t id) {
   slot = {hash, static_cast<uint32_t>(bytes_.size()), static_cast<uint32_t>(piece.size()), id};
   bytes_ += piece;
   ++size_;
+  longest_ = std::max(longest_, piece.size());
 }
 
 }  // namespace mc::model

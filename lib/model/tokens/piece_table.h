@@ -19,6 +19,7 @@ class PieceTable {
     return slots_.empty() ? -1 : slots_[place_of(piece, hash_of(piece))].id;
   }
   size_t size() const { return size_; }
+  size_t longest() const { return longest_; }  // bytes of the longest piece
 
  private:
   struct Slot {
@@ -41,7 +42,7 @@ class PieceTable {
 
   std::vector<Slot> slots_;  // a power of two, at most half of them taken
   std::string bytes_;
-  size_t size_ = 0;
+  size_t size_ = 0, longest_ = 0;
 };
 
 }  // namespace mc::model

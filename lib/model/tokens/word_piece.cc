@@ -1,4 +1,6 @@
 // WordPiece, and vocabularies of whole words.
+#include <algorithm>
+
 #include "model/tokens/token_model.h"
 #include "model/tokens/unicode.h"
 
@@ -29,7 +31,9 @@ class WordPiece final : public TokenModel {
     }
     std::string piece;
     for (size_t at = 0, next = 0; at < word.size();) {
-      size_t i = ends.size();
+      // What is longer than any piece is none.
+      size_t i = static_cast<size_t>(
+          std::upper_bound(ends.begin(), ends.end(), at + vocab_.longest()) - ends.begin());
       int32_t id = -1;
       for (; i > next && id < 0; --i) {
         piece = at == 0 ? "" : prefix_;

@@ -199,6 +199,17 @@ PrefixIndex::Guess Fleet::charge(uint64_t request, const RequestAsk& ask, const 
   return index_.guess(p.slot, tags, computed + kGuessSlack);
 }
 
+uint64_t Fleet::spoke(const WorkerRef& decode) {
+  const FleetWorker* const d = roster_.find(decode);
+  return d == nullptr ? 0 : d->spoke;
+}
+
+void Fleet::not_reserved(const WorkerRef& decode, const RequestAsk& ask, uint64_t spoke) {
+  FleetWorker* const d = roster_.find(decode);
+  if (d == nullptr || d->spoke != spoke) return;  // what it told since leaves the request out
+  d->reserved_blocks -= std::min(d->reserved_blocks, blocks_reserved(*d, need(ask)));
+}
+
 void Fleet::queued(uint64_t request, const WorkerRef& prefill, double queue_ms, Time now) {
   if (FleetWorker* const p = roster_.find(prefill)) p->ledger.correct(request, queue_ms, now);
 }

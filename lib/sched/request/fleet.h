@@ -111,6 +111,11 @@ class Fleet {
   void decoded(uint64_t request, const WorkerRef& decode, uint64_t prompt_tokens,
                uint64_t output_tokens, bool answering, Time now);
 
+  // How many times a decode worker told its blocks; and that it gave none to a request charged
+  // then.
+  uint64_t spoke(const WorkerRef& decode);
+  void not_reserved(const WorkerRef& decode, const RequestAsk& ask, uint64_t spoke);
+
   DecodeNeed need(const RequestAsk& ask) const;
   uint64_t blocks(uint64_t tokens) const {
     return (tokens + options_.block_tokens - 1) / options_.block_tokens;

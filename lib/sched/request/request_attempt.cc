@@ -49,6 +49,7 @@ void begin_on_workers(MachineTurn& t, RequestRecord& r) {
   t.ask(DecisionMade{r.ref(), r.choice, r.progress});
   t.measured(Measure::kPredictedTtft, r.progress.predicted_ttft_ms);
   r.guess = t.fleet.charge(r.id, r.ask, r.choice, r.tags, t.now);
+  r.decode_spoke = t.fleet.spoke(r.decode_at());
   r.decode = DecodeSide::kReserveSent;
   t.ask(SendStep{.of = r.ref(),
                  .step = Step::kReserve,
@@ -208,6 +209,8 @@ void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {
   }
   if (r.on_workers()) {
     if (r.counts_at_prefill()) t.fleet.computed(r.id, r.prefill_at(), t.now);
+    if (r.decode == DecodeSide::kReserveSent)
+      t.fleet.not_reserved(r.decode_at(), r.ask, r.decode_spoke);
     t.fleet.decoded(r.id, r.decode_at(), r.ask.prompt_tokens, r.progress.output_tokens,
                     r.answering(), t.now);
     if (r.computed() && r.progress.output_tokens == 0 && r.decode != DecodeSide::kFinished)

@@ -76,10 +76,11 @@ void RequestMachine::on(const RequestArrived& e, MachineTurn& t) {
   requests_[r.id] = std::move(owned);
   if (draining_)
     return end(t, r, RequestError{503, "draining", "the conductor is draining: use another", 1});
-  if (room_.size() == 0) return start(t, r);
+  const bool behind = first_tries(t.now);
+  if (room_.size() == 0 && !behind) return start(t, r);
   const bool full = room_.size() >= options_.queue_max;
   room_.put(r.id, r.turn());
-  if (room_.next(t.now) == r.id) {
+  if (!behind && room_.next(t.now) == r.id) {
     room_.tries(r.id, 0);
     return start(t, r);
   }
@@ -346,9 +347,17 @@ void RequestMachine::wait(Turn& t, Record& r) {
 // The first in turn tries to get a place, then those that do not delay it; once one has a place, a
 // new round begins.
 void RequestMachine::next_round(Turn& t) {
-  if (room_.size() == 0) return;
-  round_ = {round_.number + 1, 0, 0};
+  if (room_.size() == 0 || first_tries(t.now)) return;
+  round_ = {round_.number + 1, 0, 0, 0, t.now};
   go_on(t, round_.number);
+}
+
+// The answer to the first in turn goes on with its round. A worker that does not answer at once
+// keeps nobody waiting.
+bool RequestMachine::first_tries(Time now) const {
+  return round_.first != 0 && now - round_.begun < std::chrono::seconds(1) &&
+         room_.counts(round_.first) && !room_.has(round_.first) &&
+         state(round_.first) == RequestState::kReserving;
 }
 
 // Until one tries: its answer goes on with the round.
@@ -358,6 +367,7 @@ void RequestMachine::go_on(Turn& t, uint64_t round) {
     Record& r = *requests_.at(*id);
     if (room_.next(t.now) == *id) {
       room_.tries(*id, round);
+      round_.first = *id;
       r.out.full.clear();
       r.turned_away = {};
       start(t, r);

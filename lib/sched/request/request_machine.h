@@ -99,7 +99,10 @@ class RequestMachine {
   struct {
     uint64_t number = 0;
     size_t tries = 0, looked_at = 0;
+    uint64_t first = 0;  // who was first in turn and tried
+    Time begun{};
   } round_;
+  bool first_tries(Time now) const;
   bool draining_ = false;
 };
 

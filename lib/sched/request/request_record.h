@@ -59,6 +59,7 @@ struct RequestRecord {
   SourceSide source = SourceSide::kNone;
   ProxySide proxy = ProxySide::kNone;
   PrefixIndex::Guess guess = 0;
+  uint64_t decode_spoke = 0;  // of its decode worker, when blocks were counted there
   Time first_token{};
   std::optional<double> measured_ms;  // from the prefill worker's queue until its KV was sent
 

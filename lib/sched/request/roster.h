@@ -56,6 +56,7 @@ struct FleetWorker {
   uint64_t answering = 0;         // decode: requests that produce tokens
   uint64_t answering_tokens = 0;  // decode: of their prompts
   uint64_t reserved_blocks = 0;   // decode: since it spoke last
+  uint64_t spoke = 0;             // how many times its blocks were told
   StepWatch steps;                // decode
   bool noted = false;             // among those that changed
 

@@ -125,6 +125,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
     worker->pool = static_cast<sched::PoolUse>(beat.pool_reuse);
   worker->pipeline = {std::max(1u, beat.stages), beat.chunk_tokens};
   worker->reserved_blocks = 0;
+  ++worker->spoke;
   if (worker->prefill) apply(*worker, beat);
   return HeartbeatAck{options_.epoch, worker->events_seen};
 }

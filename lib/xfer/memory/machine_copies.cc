@@ -3,6 +3,7 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -19,6 +20,12 @@ constexpr Duration kMeasureTime = std::chrono::milliseconds(18);
 constexpr uint64_t kMeasuredLarge = kLargeCopy, kMeasuredSmall = kLargeCopy / 2;
 constexpr uint64_t kMeasuredSkew = 16;  // as malloc's, within a line
 constexpr size_t kCopiesFileMost = 4096;
+
+// Others may put things of that name into the folder, and a pipe would keep its reader waiting.
+bool is_own_file(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == ::geteuid();
+}
 
 bool can_flush_lines() {
   uint32_t a = 0, b = 0, c = 0, d = 0;
@@ -75,7 +82,7 @@ void MachineCopies::set(const CopyChoice& choice) {
 
 // A file that cannot be read or written, or is damaged, costs a measurement and is no error.
 void MachineCopies::read_or_measure() {
-  if (!file_.empty())
+  if (!file_.empty() && is_own_file(file_))
     if (const auto text = io::read_secret_file(file_, kCopiesFileMost))
       if (const auto known = parse_copies(*text, host_)) return set(*known);
   const CopyChoice measured = measure_();

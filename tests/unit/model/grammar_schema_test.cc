@@ -203,6 +203,9 @@ TEST_CASE("multiples, distinct elements, members by pattern, and what values are
 TEST_CASE("what is not supported is named with its path, and nothing is left out in silence") {
   CHECK(names(R"({"properties":{"a":{"not":{"minimum":3}}}})", "#/properties/a/not is not"));
   CHECK(names(R"({"not":{"const":1}})", "#/not is not"));
+  for (const char* wrong : {"5", R"("x")", "[]"})
+    CHECK(names(std::string(R"({"not":{"required":["a"]},"properties":)") + wrong + "}",
+                "#/properties is not an object"));
   CHECK(names(R"({"type":"number","not":{"type":"integer"}})", "#/not is not"));
   CHECK(names(R"({"not":{}})", "no text of finite length"));
   CHECK(names(R"({"enum":[1,2],"not":{"enum":[1,2,3]}})", "no text of finite length"));

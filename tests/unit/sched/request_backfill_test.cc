@@ -25,6 +25,7 @@ struct Blocked : RequestSite {
   void heard() {
     pool->blocks_free = 26;
     pool->reserved_blocks = 0;
+    ++pool->spoke;
   }
   void refuse(uint64_t r) { answer(attempt(r), Step::kReserve, fail(Code::kNoSpace, "no blocks")); }
   // A round: the first tries, and is refused again.
@@ -32,8 +33,7 @@ struct Blocked : RequestSite {
     heard();
     tick(100ms);
     REQUIRE(state(b) == RequestState::kReserving);
-    heard();
-    refuse(b);
+    refuse(b);  // what was counted for it is free again
     REQUIRE(state(b) == RequestState::kWaiting);
   }
   FleetWorker* pool = nullptr;
@@ -90,6 +90,31 @@ TEST_CASE("F68: of those behind the first each has its try, and what cannot fit 
   s.refuse(fits);
   CHECK(s.state(fits) == RequestState::kWaiting);
   CHECK(s.state(small) == RequestState::kReserving);
+}
+
+TEST_CASE("while the first in turn tries, no other round begins and nobody passes") {
+  Blocked s;
+  const uint64_t c = s.arrive(8);
+  s.heard();
+  s.tick(100ms);
+  REQUIRE(s.state(s.b) == RequestState::kReserving);
+  s.handle(RoomFreed{});
+  CHECK(s.state(c) == RequestState::kWaiting);
+  const uint64_t d = s.arrive(8);
+  CHECK(s.state(d) == RequestState::kWaiting);
+  s.refuse(s.b);
+  CHECK(s.state(c) == RequestState::kReserving);
+}
+
+TEST_CASE("a worker that does not answer the first in turn keeps others for a second at most") {
+  Blocked s;
+  s.join("d1", false, 64);
+  const uint64_t c = s.arrive(8);
+  s.tick(100ms);
+  REQUIRE(s.state(s.b) == RequestState::kReserving);
+  CHECK(s.state(c) == RequestState::kWaiting);
+  s.tick(1100ms);
+  CHECK(s.state(c) == RequestState::kReserving);
 }
 
 TEST_CASE("behind one that did not try yet nobody goes") {

@@ -102,3 +102,18 @@ TEST_CASE("who was away earns no credit, and who comes back owes what it had") {
   CHECK(s.waiting(0) == 0);
   CHECK(s.next() == 1);
 }
+
+TEST_CASE("a tenant that was served while nobody waited owes nothing when others come") {
+  TokenShares shares;
+  for (int i = 0; i < 1000; ++i) {
+    shares.passed(1, 1000);
+    shares.generated(1, 100);
+  }
+  shares.waits(2);
+  shares.waits(1);
+  const double ahead = shares.counter(1) - shares.counter(2);
+  CHECK(ahead >= 0);
+  CHECK(ahead <= 2000);
+  for (int i = 0; i < 4 && shares.next() == 2; ++i) shares.taken(2, 1000), shares.waits(2);
+  CHECK(shares.next() == 1);
+}

@@ -2,6 +2,8 @@
 #include "xfer/memory/copy_choice.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -148,10 +150,15 @@ TEST_SUITE("xfer/copy_choice") {
     CHECK(kind_after(MachineCopies::kLearnBytes, "boot-2") == CopyKind::kString);
     CHECK(measured == 3);
     CHECK(parse_copies(*io::read_file(file), "boot-2"));
+    ::unlink(file.c_str());
+    REQUIRE(::mkfifo(file.c_str(), 0600) == 0);  // nobody waits for its writer
+    CHECK(kind_after(MachineCopies::kLearnBytes, "boot-2") == CopyKind::kString);
+    CHECK(measured == 4);
+    CHECK(parse_copies(*io::read_file(file), "boot-2"));
     MachineCopies nowhere("/nowhere/file", "boot", measure);  // not kept, and no error
     nowhere.learn_for(MachineCopies::kLearnBytes);
     CHECK(nowhere.kind(rows, false) == CopyKind::kString);
-    CHECK(measured == 4);
+    CHECK(measured == 5);
   }
 
   TEST_CASE("every kind copies the same bytes, and this machine can be measured") {
