@@ -27,8 +27,8 @@ void TokenShares::taken(Tenant tenant, uint64_t prompt_tokens) {
 
 void TokenShares::gave_up(Tenant tenant) { leave(tenant, entries_[tenant]); }
 
-// As one that waits for no time: its tenant begins where those are that wait, and whoever waits
-// after it begins where it is.
+// As one that waits for no time: its tenant begins where those are that wait, and a tenant that
+// waits after it begins where it is.
 void TokenShares::passed(Tenant tenant, uint64_t prompt_tokens) {
   Entry& entry = entries_[tenant];
   if (entry.waiting == 0) entry.counter = std::max(entry.counter, floor());
