@@ -67,11 +67,12 @@ TEST_CASE("an urgent prompt goes before the next chunk of a long one, whose KV v
   SteadyClock clock;
   io::Loop loop(clock);
   PairOptions options;
-  options.prefill_blocks = options.decode_blocks = 128;
+  options.prefill_blocks = options.decode_blocks = 1024;
   options.chunk_tokens = 16;
   Pair pair(loop, options);
   Sent slow, urgent;
-  begin(pair, "long", prompt_of(1600, 1), slow, 1);
+  // So many chunks that they are not all computed before the urgent prompt is there.
+  begin(pair, "long", prompt_of(16'000, 1), slow, 1);
   begin(pair, "urgent", prompt_of(40, 2), urgent);
   REQUIRE(pair.until([&] { return urgent.done.has_value(); }));
   CHECK_FALSE(slow.done.has_value());
