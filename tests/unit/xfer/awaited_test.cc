@@ -72,11 +72,12 @@ void until_carried(Ours& ours, const F& once) {
   }
 }
 
-// A peer whose connections answer one read after the other, while answer(true) was the last call.
+// A peer whose connections answer one read after the other, while answer(true) was the last call;
+// the first `begins` bytes of an answer are sent at once.
 class SlowPeer {
  public:
-  explicit SlowPeer(std::span<const std::byte> bytes)
-      : bytes_(bytes), fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit SlowPeer(std::span<const std::byte> bytes, size_t begins = 0)
+      : bytes_(bytes), begins_(begins), fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -121,20 +122,25 @@ class SlowPeer {
     if (!stream.send(&welcome, sizeof welcome, go_on)) return;
     tcp::Frame frame;
     while (stream.receive(&frame, sizeof frame, go_on)) {
+      const tcp::Header reply = tcp::make_header(tcp::Kind::kReply, frame.header.id, nullptr, 0);
+      const tcp::Trailer trailer;
+      std::vector<std::byte> answer(sizeof reply + frame.body.bytes + sizeof trailer);
+      std::memcpy(answer.data(), &reply, sizeof reply);
+      std::memcpy(answer.data() + sizeof reply, bytes_.data() + frame.body.offset,
+                  frame.body.bytes);
+      std::memcpy(answer.data() + answer.size() - sizeof trailer, &trailer, sizeof trailer);
+      const size_t begins = std::min(begins_, answer.size());
+      if (!stream.send(answer.data(), begins, go_on)) return;
       {
         Lock lock(mutex_);
         while (!answers_) changed_.wait(mutex_);
       }
-      const tcp::Header reply = tcp::make_header(tcp::Kind::kReply, frame.header.id, nullptr, 0);
-      const tcp::Trailer trailer;
-      if (!stream.send(&reply, sizeof reply, go_on) ||
-          !stream.send(bytes_.data() + frame.body.offset, frame.body.bytes, go_on) ||
-          !stream.send(&trailer, sizeof trailer, go_on))
-        return;
+      if (!stream.send(answer.data() + begins, answer.size() - begins, go_on)) return;
     }
   }
 
   const std::span<const std::byte> bytes_;
+  const size_t begins_;
   io::Fd fd_;
   Mutex mutex_;
   Condition changed_;
@@ -201,7 +207,12 @@ TEST_SUITE("xfer/awaited") {
   TEST_CASE("what a caller began and the peer is slow to answer ends on the connection's thread") {
     std::vector<std::byte> bytes(64 * kShortBytes);
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 5 + i / 4096);
-    SlowPeer peer(bytes);
+    size_t begins = 0;  // of an answer, at once: nothing, the header alone, or with some bytes
+    SUBCASE("says nothing") {}
+    SUBCASE("stops in a header") { begins = 7; }
+    SUBCASE("stops after a header") { begins = sizeof(tcp::Header); }
+    SUBCASE("stops in the bytes") { begins = 1000; }
+    SlowPeer peer(bytes, begins);
     Ours user("user");
     SegmentDescriptor segment = Ours("owner").engine->describe();
     segment.tcp = {peer.address};

@@ -153,6 +153,19 @@ Result<uint64_t> Link::receive_digested(const Attempt& attempt, std::span<iovec>
   return digest->digest();
 }
 
+bool Link::answers_by(const Asked& asked, Time until) {
+  size_t bytes = next_ ? 0 : sizeof(Header);
+  if (!stream_.has_by(bytes, until)) return false;
+  Header header;
+  if (next_) header = *next_;
+  const bool known = next_ || stream_.peek(&header, sizeof header);
+  if (known && (!check_header(header) || header.body_bytes > kTextMax)) return true;  // refused
+  if (known) bytes += header.body_bytes;
+  if ((!known || header.code == 0) && asked.attempt->slice->op == Op::kRead)
+    bytes += asked.attempt->piece.total() + sizeof(Trailer);
+  return stream_.has_by(bytes, until);
+}
+
 Result<> Link::receive(const Asked& asked, bool more, const Stream::GiveUp& give_up,
                        Answer* answer) {
   const Attempt& attempt = *asked.attempt;

@@ -35,9 +35,6 @@ class Link {
   // Was it closed by the peer, as far as is known here?
   bool ended() const { return stream_.readable_now(); }
   void eager(bool on) { stream_.eager(on); }
-  // Waits until receive() has something to read; false: `until` came first.
-  bool answers_by(Time until) { return next_.has_value() || stream_.readable_by(until); }
-
   // Returns: errors of the connection, which is broken then. `answer`, a success so far, gets the
   // peer's outcome.
   // Several requests leave together, all of them reads or none.
@@ -53,6 +50,9 @@ class Link {
     std::optional<uint64_t> digest{};  // of what was read, where the slice wants it
   };
   Result<> receive(const Asked& asked, bool more, const Stream::GiveUp& give_up, Answer* answer);
+  // Waits until receive() has the whole answer, or learns that there is none; false: `until` came
+  // first.
+  bool answers_by(const Asked& asked, Time until);
   // No byte sent over the connection of that nonce will be applied any more.
   Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);
   const Nonce& nonce() const { return nonce_; }

@@ -83,6 +83,11 @@ TcpTransport::PeerConnections::Connection* TcpTransport::PeerConnections::borrow
   return best;
 }
 
+bool TcpTransport::PeerConnections::still_connected(Connection& c) {
+  if (!pool_.claim(c.endpoint)) c.endpoint = 0;  // evicted: it is closed
+  return c.endpoint != 0 && c.link.is_open() && !(clock_.now() - c.used > kFresh && c.link.ended());
+}
+
 // With flights that are left, its thread goes on.
 void TcpTransport::PeerConnections::give_back(Connection& c) {
   const bool left = !c.flights.empty();
@@ -98,6 +103,10 @@ void TcpTransport::PeerConnections::give_back(Connection& c) {
 
 void TcpTransport::PeerConnections::push(std::span<SlicePtr> slices, Time awaited) {
   Connection* c = awaited == Time{} ? nullptr : borrow(awaited == Time::max());
+  if (c != nullptr && awaited != Time::max() && !still_connected(*c)) {
+    give_back(*c);  // to connect may take long: that is for its thread
+    c = nullptr;
+  }
   for (SlicePtr& slice : slices) {
     if (c == nullptr || slice->piece.total() > kShort) {
       queue_.push(std::move(slice));
@@ -121,7 +130,8 @@ bool TcpTransport::PeerConnections::carry_borrowed(Connection& c, Time awaited) 
   if (!c.group.empty()) carry(c);
   while (!c.flights.empty()) {
     c.link.eager(true);
-    if (awaited != Time::max() && !c.link.answers_by(awaited)) return false;
+    if (awaited != Time::max() && !c.link.answers_by(c.flights.front().asked(), awaited))
+      return false;
     receive(c);
   }
   return true;

@@ -82,6 +82,7 @@ class TcpTransport::PeerConnections {
 
   void add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
   Connection* borrow(bool connects);
+  bool still_connected(Connection& c);  // a borrowed one
   bool carry_borrowed(Connection& c, Time awaited);
   void give_back(Connection& c);
   void run(Connection& c);

@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ namespace {
 constexpr int kTickMs = 50;
 constexpr Duration kTick = std::chrono::milliseconds(kTickMs);
 constexpr Duration kEager = std::chrono::microseconds(50);
+constexpr Duration kLookAgain = std::chrono::microseconds(50);
 
 void consume(std::span<iovec>& parts, size_t n) {
   while (n > 0 && n >= parts.front().iov_len) {
@@ -200,17 +202,34 @@ bool Stream::readable_now() const {
   return from_ < to_ || ::poll(&p, 1, 0) == 1;
 }
 
-bool Stream::readable_by(Time until) {
-  if (from_ < to_ || (eager_ && fill_eagerly())) return true;
-  for (;;) {
+bool Stream::has_by(size_t bytes, Time until) {
+  if (from_ == to_ && eager_) (void)fill_eagerly();
+  for (size_t had = 0;;) {
+    if (ahead() >= bytes) return true;
+    int arrived = 0;
+    if (::ioctl(fd_.get(), FIONREAD, &arrived) != 0) return true;  // the next call tells
+    const size_t has = ahead() + static_cast<size_t>(std::max(arrived, 0));
+    if (has >= bytes) return true;
     const Duration left = std::max(until - clock_->now(), Duration::zero());
-    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
-    const timespec wait{whole.count(), (left - whole).count()};
-    pollfd p{fd_.get(), POLLIN, 0};
+    if (left == Duration::zero()) return false;
+    // Part of it makes the socket readable: then look again a little later.
+    const bool part = has > ahead() && has == std::exchange(had, has);
+    const Duration turn = part ? std::min(left, kLookAgain) : left;
+    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(turn);
+    const timespec wait{whole.count(), (turn - whole).count()};
+    pollfd p{fd_.get(), static_cast<short>(part ? POLLRDHUP : POLLIN | POLLRDHUP), 0};
     const int ready = ::ppoll(&p, 1, &wait, nullptr);
-    if (ready > 0 || (ready < 0 && errno != EINTR)) return true;  // the next call tells
-    if (ready == 0) return false;
+    if (ready < 0 && errno != EINTR) return true;
+    if (ready > 0 && (p.revents & ~POLLIN) != 0) return true;
   }
+}
+
+bool Stream::peek(void* p, size_t n) const {
+  if (ahead() == 0)
+    return ::recv(fd_.get(), p, n, MSG_PEEK | MSG_DONTWAIT) == static_cast<ssize_t>(n);
+  if (ahead() < n) return false;
+  std::memcpy(p, ahead_.get() + from_, n);
+  return true;
 }
 
 void Stream::shut_down() {

@@ -49,8 +49,10 @@ class Stream {
   // kUnavailable when the peer's host does not even answer probes for vanished_after().
   Result<bool> wait_for_request(const GiveUp& give_up);
   bool readable_now() const;
-  // Waits until there is something to receive, be it the end; false: `until` came first.
-  bool readable_by(Time until);
+  // Waits until so many bytes are there to receive, or the end; false: `until` came first.
+  bool has_by(size_t bytes, Time until);
+  // The first bytes of what is there, which stay there; false: fewer are.
+  bool peek(void* p, size_t n) const;
   size_t ahead() const { return to_ - from_; }  // bytes that receive() has without a call
   void eager(bool on) { eager_ = on; }
   void shut_down();
