@@ -1,12 +1,10 @@
 // The leading blocks of a prompt that the pool holds, of 1,000, by mc_store_match_blocks against
 // mc_store_match_prefix with the same keys: p50 and p99 on loopback, for one rank and for eight.
-#include <filesystem>
 
 #include "base/hash.h"
 #include "base/random.h"
 #include "bench/store_pool.h"
 #include "capi/mc/store.h"
-#include "cmd/command.h"
 
 namespace mc {
 namespace {
@@ -107,10 +105,6 @@ Result<int> run(const bench::StoreOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::bench::StoreOptions options;
-  options.bin = std::filesystem::path(argv[0]).parent_path().string();
-  mc::Program program("store_blocks_bench", "how long the pool's blocks of a prompt take to find");
-  program.options(options);
-  program.run_with([&](mc::Context&) { return mc::run(options); });
-  return program.main(argc, argv);
+  return mc::bench::store_main(argc, argv, "store_blocks_bench",
+                               "how long the pool's blocks of a prompt take to find", mc::run);
 }

@@ -6,7 +6,6 @@
 
 #include "base/random.h"
 #include "bench/store_pool.h"
-#include "cmd/command.h"
 
 namespace mc {
 namespace {
@@ -111,10 +110,6 @@ Result<int> run(const bench::StoreOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::bench::StoreOptions options;
-  options.bin = std::filesystem::path(argv[0]).parent_path().string();
-  mc::Program program("store_evict_bench", "puts into a pool that is full");
-  program.options(options);
-  program.run_with([&](mc::Context&) { return mc::run(options); });
-  return program.main(argc, argv);
+  return mc::bench::store_main(argc, argv, "store_evict_bench", "puts into a pool that is full",
+                               mc::run);
 }

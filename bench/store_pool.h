@@ -11,6 +11,7 @@
 #include "base/options.h"
 #include "bench/child.h"
 #include "bench/figure.h"
+#include "cmd/command.h"
 #include "store/client/client.h"
 
 namespace mc::bench {
@@ -22,6 +23,17 @@ struct StoreOptions : Options {
     v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
   }
 };
+
+// main() of a benchmark with just these options.
+inline int store_main(int argc, char** argv, const char* name, const char* what,
+                      Result<int> (*run)(const StoreOptions&)) {
+  StoreOptions options;
+  options.bin = std::filesystem::path(argv[0]).parent_path().string();
+  Program program(name, what);
+  program.options(options);
+  program.run_with([&](Context&) { return run(options); });
+  return program.main(argc, argv);
+}
 
 class StorePool {
  public:

@@ -5,7 +5,6 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "bench/store_pool.h"
-#include "cmd/command.h"
 #include "store/ssd/backend.h"
 
 namespace mc {
@@ -112,10 +111,6 @@ Result<int> run(const bench::StoreOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::bench::StoreOptions options;
-  options.bin = std::filesystem::path(argv[0]).parent_path().string();
-  mc::Program program("store_restart_bench", "from the start of a node to what is on its disk");
-  program.options(options);
-  program.run_with([&](mc::Context&) { return mc::run(options); });
-  return program.main(argc, argv);
+  return mc::bench::store_main(argc, argv, "store_restart_bench",
+                               "from the start of a node to what is on its disk", mc::run);
 }

@@ -3,7 +3,6 @@
 // guard word and a write. One at a time: the median in microseconds, beside the sum of the parts.
 // 64 a call: thousands a second, beside 40. The servers are processes of their own.
 #include "bench/store_pool.h"
-#include "cmd/command.h"
 
 namespace mc {
 namespace {
@@ -166,10 +165,6 @@ Result<int> run(const bench::StoreOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::bench::StoreOptions options;
-  options.bin = std::filesystem::path(argv[0]).parent_path().string();
-  mc::Program program("store_small_bench", "small values of the store against their parts");
-  program.options(options);
-  program.run_with([&](mc::Context&) { return mc::run(options); });
-  return program.main(argc, argv);
+  return mc::bench::store_main(argc, argv, "store_small_bench",
+                               "small values of the store against their parts", mc::run);
 }

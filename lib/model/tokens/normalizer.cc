@@ -12,6 +12,7 @@
 namespace mc::model {
 namespace {
 
+constexpr size_t kGrowsMax = 1024;
 constexpr size_t kFormShrinks = 4;   // no form makes more than four bytes of a text one
 constexpr size_t kLowerShrinks = 3;  // U+212A
 
@@ -154,7 +155,15 @@ std::string replaced(std::string_view text, std::string_view what, std::string_v
 
 void Normalizer::add(Step step, size_t shrinks) {
   steps_.push_back(std::move(step));
-  shrinks_ *= shrinks;
+  if (__builtin_mul_overflow(shrinks_, shrinks, &shrinks_)) shrinks_ = 0;
+}
+
+Result<> Normalizer::grows(size_t by) {
+  if (!__builtin_mul_overflow(grows_, std::max<size_t>(by, 1), &grows_) && grows_ <= kGrowsMax)
+    return {};
+  return fail(Code::kUnsupported,
+              "with the steps before it, it may make a text more than %zu times as long",
+              kGrowsMax);
 }
 
 std::string Normalizer::apply(std::string_view text) const {
@@ -179,9 +188,11 @@ Result<> Normalizer::read_replace(const Json& step) {
   const std::string what = pattern == nullptr ? "" : text_of(*pattern, "String");
   if (what.empty()) {
     MC_TRY(Regex regex, read_pattern(step));
+    MC_TRY_(grows(by.size() + 1));  // it may match nothing, before each character
     add([regex, by](std::string_view text) { return replaced_by_regex(regex, text, by); }, 0);
     return {};
   }
+  MC_TRY_(grows((by.size() + what.size() - 1) / what.size()));
   const size_t shrinks = by.empty() ? 0 : (what.size() + by.size() - 1) / by.size();
   add([what, by](std::string_view text) { return replaced(text, what, by); }, shrinks);
   return {};

@@ -31,8 +31,10 @@ class Normalizer {
  private:
   Result<> read_step(const Json& step);
   Result<> read_replace(const Json& step);
+  Result<> grows(size_t by);
   std::vector<Step> steps_;
   size_t shrinks_ = 1;
+  size_t grows_ = 1;  // how many bytes one of a text may become, by what is replaced
 };
 
 // Steps that SentencePiece models use too.

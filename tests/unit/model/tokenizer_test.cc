@@ -170,6 +170,11 @@ TEST_CASE("tokenizer.json: what is unsupported or wrong is refused by name") {
     return changed;
   };
   refused(with("normalizer", {{"type", "Rot13"}}), "normalizer Rot13");
+  Json doubles = Json::array();
+  for (int i = 0; i < 40; ++i)
+    doubles.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "  "}});
+  refused(with("normalizer", {{"type", "Sequence"}, {"normalizers", doubles}}),
+          "more than 1024 times as long");
   refused(with("decoder", {{"type", "CTC"}}), "decoder CTC");
   refused(with("post_processor", {{"type", "Odd"}}), "post_processor Odd");
   refused(with("post_processor",
