@@ -13,12 +13,6 @@ namespace {
 
 constexpr size_t kChoicesMax = 4;  // looked at for one request
 
-struct Reservation {
-  WorkerRef at;
-  Time from = Time::max();
-  int64_t spare = 0;
-};
-
 uint64_t blocks_at(const FleetWorker& w, const Fleet& fleet, const RequestAsk& ask) {
   const DecodeNeed need = fleet.need(ask);
   return w.prefill ? need.prompt : blocks_reserved(w, need);
@@ -66,14 +60,19 @@ Reservation reserve_at(const FleetWorker& w, const Fleet& fleet, const RequestRe
 
 }  // namespace
 
-std::optional<Choice> fits_behind(MachineTurn& t, const RequestRecord& head, RequestRecord& behind,
-                                  const std::vector<const RequestRecord*>& running) {
-  Roster& roster = t.fleet.roster();
+Reservation reserve(MachineTurn& t, const RequestRecord& head,
+                    const std::vector<const RequestRecord*>& running) {
   Reservation kept;
   for (const std::string& node : head.out.full)
-    if (const FleetWorker* const w = roster.find(node))
+    if (const FleetWorker* const w = t.fleet.roster().find(node))
       if (const Reservation r = reserve_at(*w, t.fleet, head, running, t.now); r.from < kept.from)
         kept = r;
+  return kept;
+}
+
+std::optional<Choice> fits_behind(MachineTurn& t, const RequestRecord& head,
+                                  const Reservation& kept, RequestRecord& behind) {
+  Roster& roster = t.fleet.roster();
   const auto delays = [&](const FleetWorker& w, const Choice& c) {
     const auto need = static_cast<int64_t>(blocks_at(w, t.fleet, behind.ask));
     if (!w.prefill && room_of(w) < need) return true;  // it would only be asked in vain

@@ -363,18 +363,28 @@ bool RequestMachine::first_tries(Time now) const {
 // Until one tries: its answer goes on with the round.
 void RequestMachine::go_on(Turn& t, uint64_t round) {
   if (round != round_.number) return;
+  std::optional<Reservation> kept;
   while (const auto id = room_.next(t.now, round)) {
     Record& r = *requests_.at(*id);
-    if (room_.next(t.now) == *id) {
+    const uint64_t first = *room_.next(t.now);
+    if (first == *id) {
       room_.tries(*id, round);
       round_.first = *id;
       r.out.full.clear();
       r.turned_away = {};
       start(t, r);
     } else {
+      const Record& head = *requests_.at(first);
       if (round_.tries >= kBackfillMax || round_.looked_at >= kLookedAtMax) return;
+      if (head.out.full.empty()) return;  // it did not try
       ++round_.looked_at;
-      std::optional<Choice> choice = may_go(t, r);
+      if (!kept) {
+        std::vector<const Record*> running;
+        for (const auto& [other, record] : requests_)
+          if (record->on_workers()) running.push_back(record.get());
+        kept = reserve(t, head, running);
+      }
+      std::optional<Choice> choice = fits_behind(t, head, *kept, r);
       room_.tries(*id, round);
       if (!choice) {
         room_.put(*id, r.turn());
@@ -387,16 +397,6 @@ void RequestMachine::go_on(Turn& t, uint64_t round) {
     const auto now_at = state(*id);
     if (now_at && *now_at != RequestState::kWaiting) return;
   }
-}
-
-// Behind the first, which does not fit now.
-std::optional<Choice> RequestMachine::may_go(Turn& t, Record& r) {
-  const Record& head = *requests_.at(*room_.next(t.now));
-  if (head.out.full.empty()) return std::nullopt;
-  std::vector<const Record*> running;
-  for (const auto& [id, other] : requests_)
-    if (other->on_workers()) running.push_back(other.get());
-  return fits_behind(t, head, r, running);
 }
 
 void RequestMachine::has_place(Record& r) {

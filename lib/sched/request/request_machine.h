@@ -83,7 +83,6 @@ class RequestMachine {
   void wait(Turn& t, Record& r);
   void next_round(Turn& t);
   void go_on(Turn& t, uint64_t round);
-  std::optional<Choice> may_go(Turn& t, Record& r);
   void has_place(Record& r);
   void step_failed(Turn& t, Record& r, Step step, const Error& error);
   void no_room(Turn& t, Record& r, const std::string& node, const std::string& why);

@@ -113,10 +113,19 @@ void note_finished(MachineTurn& t, RequestRecord& r);
 void release(MachineTurn& t, RequestRecord& r, const std::string& reason);
 
 // request_backfill.cc
-// Whether a request may go before one that waits for room and does not fit: only if that is not
-// served later for it. Gives it the choice with which it may.
-std::optional<Choice> fits_behind(MachineTurn& t, const RequestRecord& head, RequestRecord& behind,
-                                  const std::vector<const RequestRecord*>& running);
+// The place that is kept for the first that waits and does not fit: on the node where it is
+// expected to have room the soonest, from a time on, with blocks to spare.
+struct Reservation {
+  WorkerRef at;
+  Time from = Time::max();
+  int64_t spare = 0;
+};
+Reservation reserve(MachineTurn& t, const RequestRecord& head,
+                    const std::vector<const RequestRecord*>& running);
+// Whether a request may go before that one: only if it is not served later for it. Gives the choice
+// with which it may.
+std::optional<Choice> fits_behind(MachineTurn& t, const RequestRecord& head,
+                                  const Reservation& kept, RequestRecord& behind);
 
 // request_checks.cc: the first thing that is wrong with it; "": nothing.
 std::string broken(const RequestRecord& r);

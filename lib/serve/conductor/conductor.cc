@@ -209,8 +209,9 @@ void Conductor::tick() {
   pool_->tick();
   autoscaler_.tick(autoscaler_.deadline() <= now ? loads() : PoolLoads{}, now);
   std::vector<sched::RequestAction> actions;
+  const Time before = loop_.clock().now();
   machine_.tick(now, actions);
-  carry_out(actions, {});
+  carry_out(actions, {}, before);
 }
 
 }  // namespace mc::serve

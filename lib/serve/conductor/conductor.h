@@ -164,7 +164,8 @@ class Conductor {
 
   // conductor_actions.cc: gives the machine an event, and carries out what it asks for.
   void run(const sched::RequestEvent& event, const InHand& hand = {});
-  void carry_out(const std::vector<sched::RequestAction>& actions, const InHand& hand);
+  // `before`: when the machine began to decide.
+  void carry_out(const std::vector<sched::RequestAction>& actions, const InHand& hand, Time before);
   template <class Action>
   void carry_out(const Action& action, const InHand& hand);
   Job* find(const sched::AttemptRef& attempt);

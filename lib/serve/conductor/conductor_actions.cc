@@ -151,6 +151,11 @@ void Conductor::run(const sched::RequestEvent& event, const InHand& hand) {
   const bool steps = std::holds_alternative<sched::TokensComplete>(event);
   std::vector<sched::RequestAction> actions;
   machine_.handle(event, steps ? before : loop_.now(), actions);
+  carry_out(actions, hand, before);
+}
+
+void Conductor::carry_out(const std::vector<sched::RequestAction>& actions, const InHand& hand,
+                          Time before) {
   for (const sched::RequestAction& a : actions) {
     const auto* const made = std::get_if<sched::DecisionMade>(&a);
     if (made == nullptr) continue;
@@ -161,10 +166,6 @@ void Conductor::run(const sched::RequestEvent& event, const InHand& hand) {
       job->span.step("decide", before, decided,
                      {{"mc.verdict", sched::name(d.verdict)}, {"mc.node", d.chosen.name}});
   }
-  carry_out(actions, hand);
-}
-
-void Conductor::carry_out(const std::vector<sched::RequestAction>& actions, const InHand& hand) {
   for (const sched::RequestAction& a : actions)
     std::visit([&](const auto& action) { carry_out(action, hand); }, a);
 }

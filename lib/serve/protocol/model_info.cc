@@ -98,8 +98,8 @@ Result<ComputedModel> open_computed(const EngineChoice& choice) {
 
 void EngineChoice::describe(OptionList& v) {
   v("model", model,
-    "'tiny', a model spec (JSON), or a folder with config.json and weights; a tokenizer alone will "
-    "do for a conductor of external engines");
+    "'tiny', a model spec (JSON), a folder with config.json and weights, or a .gguf file; a "
+    "tokenizer alone will do for a conductor of external engines");
   v("engine", engine,
     "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
     {"auto", "dummy", "cpu", "cuda"});

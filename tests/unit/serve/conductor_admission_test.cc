@@ -178,9 +178,15 @@ TEST_CASE("F68: a request that fits is served while one before it waits for room
   REQUIRE(c.finish(small));
   CHECK(!small.failed);
   CHECK(!large.done);
+  const auto decisions = [&] {
+    const std::string text = c.metrics.text(), name = "mc_conductor_decision_seconds_count ";
+    return std::stoul(text.substr(text.find(name) + name.size()));
+  };
+  const auto before = decisions();
   d.full = false;
   REQUIRE(c.finish(large));
   CHECK(!large.failed);
+  CHECK(decisions() > before);  // also of what begins because time passed
 }
 
 TEST_CASE("what was predicted is compared with what came") {

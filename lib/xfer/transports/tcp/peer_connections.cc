@@ -83,9 +83,9 @@ TcpTransport::PeerConnections::Connection* TcpTransport::PeerConnections::borrow
   return best;
 }
 
-bool TcpTransport::PeerConnections::still_connected(Connection& c) {
-  if (!pool_.claim(c.endpoint)) c.endpoint = 0;  // evicted: it is closed
-  return c.endpoint != 0 && c.link.is_open() && !(clock_.now() - c.used > kFresh && c.link.ended());
+bool TcpTransport::PeerConnections::Connection::still_open(EndpointPool& pool, Time now) {
+  if (!pool.claim(endpoint)) endpoint = 0;  // evicted: it is closed
+  return endpoint != 0 && link.is_open() && !(now - used > kFresh && link.ended());
 }
 
 // With flights that are left, its thread goes on.
@@ -103,7 +103,7 @@ void TcpTransport::PeerConnections::give_back(Connection& c) {
 
 void TcpTransport::PeerConnections::push(std::span<SlicePtr> slices, Time awaited) {
   Connection* c = awaited == Time{} ? nullptr : borrow(awaited == Time::max());
-  if (c != nullptr && awaited != Time::max() && !still_connected(*c)) {
+  if (c != nullptr && awaited != Time::max() && !c->still_open(pool_, clock_.now())) {
     give_back(*c);  // to connect may take long: that is for its thread
     c = nullptr;
   }

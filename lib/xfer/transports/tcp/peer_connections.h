@@ -56,6 +56,7 @@ class TcpTransport::PeerConnections {
     void rest(EndpointPool& pool) const {  // it may be closed while it idles
       if (endpoint != 0) pool.release(endpoint);
     }
+    bool still_open(EndpointPool& pool, Time now);  // it rested
     const RailIndex rail;
     bool reserved = false;  // for high-priority work, while there is any
     Link link;
@@ -82,7 +83,6 @@ class TcpTransport::PeerConnections {
 
   void add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
   Connection* borrow(bool connects);
-  bool still_connected(Connection& c);  // a borrowed one
   bool carry_borrowed(Connection& c, Time awaited);
   void give_back(Connection& c);
   void run(Connection& c);
