@@ -48,6 +48,7 @@ struct Exclusions {
 // An engine, and the one that decodes what it computes; empty: itself.
 struct EnginePair {
   std::string engine, decode;
+  bool at_once = false;  // both get the request at the same time
   bool operator==(const EnginePair&) const = default;
 };
 

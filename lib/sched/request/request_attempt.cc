@@ -184,7 +184,9 @@ void begin_on_engines(MachineTurn& t, RequestRecord& r) {
   r.state = RequestState::kProxied;
   r.deadline = t.now + t.options.prefill_timeout;
   r.pair = t.fleet.engines->charge(r.id, d, r.out, t.now, t.now + from_seconds(d.ttft_ms() / 1e3));
-  r.proxy = r.pair.decode.empty() ? ProxySide::kWhole : ProxySide::kPrefillHalf;
+  r.proxy = r.pair.decode.empty() ? ProxySide::kWhole
+            : r.pair.at_once      ? ProxySide::kBothHalves
+                                  : ProxySide::kPrefillHalf;
   r.progress = {};
   r.progress.prefill = r.pair.engine;
   r.progress.decode = r.pair.decode.empty() ? r.pair.engine : r.pair.decode;
@@ -192,13 +194,14 @@ void begin_on_engines(MachineTurn& t, RequestRecord& r) {
   t.measured(Measure::kPredictedTtft, r.progress.predicted_ttft_ms);
   t.ask(DecisionMade{r.ref(), r.choice, r.progress});
   t.ask(ProxyTo{r.ref(), r.pair, false});
+  if (r.proxy == ProxySide::kBothHalves) t.ask(ProxyTo{r.ref(), r.pair, true});
 }
 
-void begin_second_half(MachineTurn& t, RequestRecord& r) {
+void first_half_answered(MachineTurn& t, RequestRecord& r) {
   r.proxy = ProxySide::kWhole;
-  r.deadline = t.now + t.options.prefill_timeout;
+  r.deadline = t.now + (r.pair.at_once ? t.options.pair_wait : t.options.prefill_timeout);
   t.fleet.engines->computed(r.id, r.pair, t.now);
-  t.ask(ProxyTo{r.ref(), r.pair, true});
+  if (!r.pair.at_once) t.ask(ProxyTo{r.ref(), r.pair, true});
 }
 
 void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {

@@ -111,7 +111,10 @@ void RequestMachine::expired(Turn& t, Record& r) {
   const bool external = r.state == RequestState::kProxied;
   const std::string node = external ? r.asked() : r.decode_at().node;
   const bool begun = r.proxy == ProxySide::kAnswering;
-  const Duration limit = external && !begun ? options_.prefill_timeout : options_.token_timeout;
+  const bool handed = r.pair.at_once && r.proxy == ProxySide::kWhole;
+  const Duration limit = !external || begun ? options_.token_timeout
+                         : handed           ? options_.pair_wait
+                                            : options_.prefill_timeout;
   fail_attempt(
       t, r, {node},
       RequestError{504, "upstream_timeout",

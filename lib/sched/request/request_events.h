@@ -86,8 +86,9 @@ struct UpstreamData {  // bytes of an external engine's answer to the client
 
 struct UpstreamEnded {  // an external engine's answer is complete, or failed
   AttemptRef of = {};
-  Result<> outcome = {};  // of the exchange
-  int status = 0;         // of the answer
+  bool first_half = false;  // of a pair
+  Result<> outcome = {};    // of the exchange
+  int status = 0;           // of the answer
   std::string retry_after = {};
   // Of a good answer. Of a pair's first half: cached_tokens.
   std::optional<uint32_t> prompt_tokens = {}, cached_tokens = {}, output_tokens = {};
@@ -136,9 +137,9 @@ struct AbortAt {
 struct ProxyTo {
   AttemptRef of = {};
   EnginePair pair = {};
-  bool second = false;  // a pair's second half: with what the first one answered
+  bool second = false;  // a pair's second half; unless both go at once: with the first's answer
 };
-struct StopProxy {
+struct StopProxy {  // both halves of a pair
   AttemptRef of = {};
   std::string engine = {};
 };

@@ -13,6 +13,13 @@ namespace {
 constexpr Duration kFinishWait = std::chrono::seconds(2);  // for the prefill worker's numbers
 constexpr size_t kErrorMax = 500;
 
+// The second half of a pair answers already: the KV is there, however the first one ends.
+void late_half(MachineTurn& t, RequestRecord& r, const UpstreamEnded& e) {
+  const bool well = e.outcome && e.status == 200;
+  t.ask(EngineAnswered{r.pair.engine, well});
+  if (well) r.progress.cached_tokens = e.cached_tokens;
+}
+
 }  // namespace
 
 RequestMachine::RequestMachine(RequestOptions options, Fleet& fleet)
@@ -204,8 +211,8 @@ void RequestMachine::on(const UpstreamData& e, MachineTurn& t) {
   if (found == nullptr) return;
   Record& r = *found;
   Progress& p = r.progress;
-  if (r.proxy != ProxySide::kWhole && r.proxy != ProxySide::kAnswering) return;
-  const bool first = r.proxy == ProxySide::kWhole;
+  if (r.proxy == ProxySide::kNone || r.proxy == ProxySide::kPrefillHalf) return;
+  const bool first = r.proxy != ProxySide::kAnswering;
   if (first) {
     r.proxy = ProxySide::kAnswering;
     p.ttft_ms = to_ms(t.now - r.arrived);
@@ -228,9 +235,11 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
   if (found == nullptr || found->proxy == ProxySide::kNone) return;
   Record& r = *found;
   Progress& p = r.progress;
-  const std::string asked = r.asked();
+  const bool half = e.first_half || r.proxy == ProxySide::kPrefillHalf;
+  const std::string asked = half || r.pair.decode.empty() ? r.pair.engine : r.pair.decode;
   const std::string where = "external engine " + asked;
-  const bool half = r.proxy == ProxySide::kPrefillHalf;
+  if (half && r.proxy == ProxySide::kAnswering) return late_half(t, r, e);
+  if (half && r.proxy == ProxySide::kWhole) return;  // it has answered
   const auto failed = [&](int status, const std::string& why) {
     fail_attempt(
         t, r, {asked},
@@ -250,14 +259,14 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
     return failed(503, strf("%s answers with status %d", where.c_str(), e.status));
   t.ask(EngineAnswered{asked, true});
   if (e.status == 200 && half) {
-    if (!fleet_.engines->is_up(r.pair.decode)) {
+    if (!r.pair.at_once && !fleet_.engines->is_up(r.pair.decode)) {
       const std::string second = r.pair.decode;
       return fail_attempt(
           t, r, {second},
           RequestError{503, "worker_failed", "external engine " + second + " is gone or down", 1});
     }
     p.cached_tokens = e.cached_tokens;
-    return begin_second_half(t, r);
+    return first_half_answered(t, r);
   }
   if (e.status != 200) {  // the client's mistake
     p.finish = strf("status_%d", e.status);

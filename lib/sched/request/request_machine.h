@@ -16,7 +16,8 @@
 //   DeliverTokens kDecoding   TokensArrived with a finish                kFinishing, until kPrefill
 //   is answered kDecoding   its decode worker went, or is silent       FinishRequest with 503, 504
 //   kProxied    UpstreamData, UpstreamEnded                DeliverBytes, FinishRequest; a pair's
-//                                                          second half; another engine
+//                                                          second half, or both at once; another
+//                                                          engine
 //   any         RequestCancelled                           AbortAt; no FinishRequest
 //   kWaiting    RoomFreed, tick                            the next in turn tries (WaitingRoom);
 //                                                          behind it who does not delay it

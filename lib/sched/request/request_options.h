@@ -13,6 +13,7 @@ struct RequestOptions {
   Duration step_timeout = std::chrono::seconds(5);        // of the decode and the prefill worker
   Duration pin_timeout = std::chrono::milliseconds(500);  // then the prefix is computed
   Duration prefill_timeout = std::chrono::seconds(120);   // queueing included
+  Duration pair_wait = std::chrono::seconds(10);          // for one half after the other's answer
   Duration token_timeout = std::chrono::seconds(30);      // to the next token
   Duration queue_timeout = std::chrono::seconds(30);      // waiting for room
   uint32_t queue_max = 4096;                              // requests waiting for room

@@ -29,7 +29,9 @@ enum class PrefillSide : uint8_t {
   kEnded
 };
 enum class SourceSide : uint8_t { kNone, kPinSent, kPinned, kRefused, kGone };  // of a prefix
-enum class ProxySide : uint8_t { kNone, kPrefillHalf, kWhole, kAnswering };
+// kBothHalves: of a pair at once, and none has answered. kWhole: the one that
+// answers the client has it.
+enum class ProxySide : uint8_t { kNone, kPrefillHalf, kBothHalves, kWhole, kAnswering };
 enum class ShareSide : uint8_t { kOwed, kCounted };  // the prompt, to its tenant's share
 
 struct TurnedAway {  // by an engine that said it is full
@@ -78,9 +80,10 @@ struct RequestRecord {
   }
   bool counts_at_prefill() const { return on_workers() && !prefill_over(); }
   bool answering() const { return first_token != Time{}; }
-  // Whose request at an engine is under way.
+  // Whose answer is waited for at an engine.
   const std::string& asked() const {
-    return proxy == ProxySide::kPrefillHalf || pair.decode.empty() ? pair.engine : pair.decode;
+    const bool first = proxy == ProxySide::kPrefillHalf || proxy == ProxySide::kBothHalves;
+    return first || pair.decode.empty() ? pair.engine : pair.decode;
   }
   WaitingRoom::Turn turn() const { return {ask.priority, ask.tenant, ask.share, arrived}; }
 };
@@ -103,7 +106,7 @@ struct MachineTurn {
 // request_attempt.cc: the steps of an attempt, as far as it alone is concerned.
 void begin_on_workers(MachineTurn& t, RequestRecord& r);
 void begin_on_engines(MachineTurn& t, RequestRecord& r);
-void begin_second_half(MachineTurn& t, RequestRecord& r);
+void first_half_answered(MachineTurn& t, RequestRecord& r);
 void allocate(MachineTurn& t, RequestRecord& r);
 void commit(MachineTurn& t, RequestRecord& r);
 void first_token(MachineTurn& t, RequestRecord& r);

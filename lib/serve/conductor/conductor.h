@@ -32,6 +32,7 @@
 #include "serve/conductor/external_fleet.h"
 #include "serve/conductor/pd_autoscaler.h"
 #include "serve/conductor/pool_view.h"
+#include "serve/conductor/proxied_attempt.h"
 #include "serve/conductor/request_spans.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
@@ -56,6 +57,7 @@ struct ConductorOptions {
   Duration snapshot_timeout = std::chrono::seconds(10);
   Duration step_timeout = std::chrono::seconds(5);       // Reserve, TxAllocate, TxCommit
   Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
+  Duration pair_wait = std::chrono::seconds(10);         // for a half after the other's answer
   Duration token_timeout = std::chrono::seconds(30);     // to the next token
   Duration tx_lease = std::chrono::seconds(30);  // of what a prefill worker keeps for a request
   Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
@@ -129,22 +131,6 @@ class Conductor {
   Result<RoleRebalancer::Dismissed> scale_in(const std::string& node, const std::string& role);
 
  private:
-  // A request at an external engine: its exchange, and the end of its answer.
-  struct ProxiedAttempt {
-    sched::EnginePair pair;
-    std::string asked;          // the one that has the request now
-    uint64_t local_tokens = 0;  // what the engine was thought to have
-    http::Client::Id http = 0;
-    int status = 0;
-    std::string type, held, tail;  // of the answer; an error's text; its end, with the usage
-    std::string retry_after;       // where it is full
-    bool streams() const { return type.starts_with("text/event-stream"); }
-    AnswerEvents events;
-    size_t since_pace = 0;  // bytes since the deadline moved
-    AnswerTimes times;
-    telemetry::OpenSpan span;           // of one of its requests
-    std::optional<AnswerModel> rename;  // where the engine has its own name for the model
-  };
   struct Job {  // what the messages of a request need
     GenerateRequest ask;
     std::shared_ptr<ResponseSink> sink;
@@ -155,7 +141,8 @@ class Conductor {
     sched::AttemptRef of;
     std::optional<Reservation> reservation;
     RemotePrefix remote_prefix;
-    std::unique_ptr<ProxiedAttempt> proxied, turned_away;  // turned away: the last that was full
+    std::unique_ptr<ProxiedAttempt> proxied;
+    EngineExchange turned_away;  // the last that was full
   };
   struct Instruments;  // its metrics
 

@@ -105,14 +105,15 @@ void Conductor::carry_out(const sched::DeliverBytes& d, const InHand& hand) {
   Job* const job = find(d.of);
   if (job == nullptr || !job->proxied) return;
   ProxiedAttempt& w = *job->proxied;
-  const std::string type = w.type;
+  const EngineExchange& e = w.answer;
+  const std::string type = e.type;
   const std::shared_ptr<ResponseSink> sink = job->sink;
   job->reported = &d.progress;
   if (!w.rename) {
-    sink->on_upstream_bytes(d.progress, w.status, type, hand.bytes);
+    sink->on_upstream_bytes(d.progress, e.status, type, hand.bytes);
   } else {
     const std::string renamed = w.rename->pass(hand.bytes);
-    sink->on_upstream_bytes(d.progress, w.status, type, renamed);
+    sink->on_upstream_bytes(d.progress, e.status, type, renamed);
   }
   if (Job* const still = find(d.of)) still->reported = nullptr;
 }
@@ -121,12 +122,15 @@ template <>
 void Conductor::carry_out(const sched::PassOn& p, const InHand&) {
   Job* const job = find(p.of);
   if (job == nullptr) return;
-  const ProxiedAttempt* const w = (p.turned_away ? job->turned_away : job->proxied).get();
-  if (w == nullptr) return;
+  const EngineExchange* const e = p.turned_away  ? &job->turned_away
+                                  : job->proxied ? job->proxied->refused
+                                                 : nullptr;
+  if (e == nullptr) return;
   job->reported = &p.progress;
   const std::shared_ptr<ResponseSink> sink = job->sink;
-  const std::string type = w->type, held = w->held;
-  sink->on_upstream_bytes(p.progress, w->status, type, held);
+  const int status = e->status;
+  const std::string type = e->type, held = e->held;
+  sink->on_upstream_bytes(p.progress, status, type, held);
   if (Job* const still = find(p.of)) still->reported = nullptr;
 }
 
@@ -206,6 +210,7 @@ void Conductor::ended(Job& job, const Progress& progress, const SpanOutcome& out
                {{"code", std::to_string(outcome.status)}, {"reason", outcome.reason}})
       .add();
   log_end(job, progress, how);
+  stop_exchange(job);  // a pair's first half may not have ended
   end_request_span(job.span, job.ask, progress, job.arrived, loop_.clock().now(), outcome);
 }
 

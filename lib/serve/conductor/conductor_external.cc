@@ -1,14 +1,15 @@
 // Proxies requests to external engines.
 //
-// A pair of engines gets two requests, as vLLM's connectors expect: the first engine computes the
-// prompt and one token and answers where its KV is; the second gets the request with those
-// parameters and answers it.
+// A pair of engines gets two requests: the first engine computes the prompt, the second answers the
+// client. It gets its request at the same time, or once the first has answered where its KV is
+// (serve/external/pairs.h).
 #include <algorithm>
 
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/conductor/conductor.h"
 #include "serve/conductor/conductor_metrics.h"
+#include "serve/conductor/pair_bodies.h"
 #include "serve/conductor/request_spans.h"
 
 namespace mc::serve {
@@ -19,7 +20,6 @@ constexpr size_t kHeldMax = 64 * kKiB;     // of an error's text
 constexpr size_t kKvAnswerMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
 constexpr size_t kPaceBytes = 64 * kKiB;   // of an answer that is no stream, in each token timeout
 constexpr size_t kHeaderMax = 64;          // characters of a retry-after
-constexpr const char* kKvParams = "kv_transfer_params";
 
 // The last "usage":{...} of an answer.
 std::optional<Json> last_usage(const std::string& tail) {
@@ -64,20 +64,8 @@ std::vector<Change> changes_for(const GenerateRequest& ask, const std::string& t
   if (renames(p, theirs)) all.push_back({"model", json_quoted(theirs)});
   if (!ask.cache_salt.empty() && p.body.find_string("cache_salt") != ask.cache_salt)
     all.push_back({"cache_salt", json_quoted(ask.cache_salt)});
-  all.push_back({kKvParams, std::nullopt});
+  drop_pair_members(all);
   return all;
-}
-
-// For a pair's first half: the prompt, one token, and the KV kept for the second half.
-void change_for_prefill(std::vector<Change>& changes) {
-  const Json params = {{"do_remote_decode", true},    {"do_remote_prefill", false},
-                       {"remote_engine_id", nullptr}, {"remote_block_ids", nullptr},
-                       {"remote_host", nullptr},      {"remote_port", nullptr}};
-  changes.back().value = dump_json(params);
-  for (const char* name : {"stream_options", "min_tokens", "max_completion_tokens"})
-    changes.push_back({name, std::nullopt});
-  changes.push_back({"stream", "false"});
-  changes.push_back({"max_tokens", "1"});
 }
 
 // When an engine that is full may be asked again: its own words, if they can stand in a header.
@@ -98,17 +86,20 @@ void Conductor::carry_out(const sched::ProxyTo& p, const InHand&) {
   ProxiedAttempt& w = *job->proxied;
   w.pair = p.pair;
   const bool pair = !p.pair.decode.empty();
-  ExternalEngine* const e = external_->find(p.second ? p.pair.decode : p.pair.engine);
-  if (e == nullptr) return;  // its deadline ends it
+  const ExternalEngine* const first = external_->find(p.pair.engine);
+  const ExternalEngine* const e = p.second ? external_->find(p.pair.decode) : first;
+  if (e == nullptr || first == nullptr) return;  // its deadline ends it
+  const ExternalOptions& o = first->options;
+  const PairFirst known{o.bootstrap, first->bootstrap_engine};
   std::vector<Change> changes = changes_for(job->ask, e->options.model);
   if (p.second) {
-    const auto answer = parse_json(w.held);  // on_upstream_done() found them there
-    if (const Json* const handed = answer ? member(*answer, kKvParams) : nullptr)
-      changes.back().value = dump_json(*handed);
-    w.held.clear();
+    change_for_second(o.pair, w.meeting, known, std::exchange(w.first.held, {}), changes);
   } else {
     w.times = {.sent = loop_.now(), .alone = e->requests == 1};
-    if (pair) change_for_prefill(changes);
+    if (pair) {
+      w.meeting = engines_->meeting(prompts_of(job->ask.proxied->body));
+      change_for_first(o.pair, w.meeting, known, changes);
+    }
   }
   ask_engine(*job, *e, job->ask.proxied->body.with(changes), pair && !p.second);
 }
@@ -116,8 +107,8 @@ void Conductor::carry_out(const sched::ProxyTo& p, const InHand&) {
 // `first_half`: of a pair.
 void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string body,
                            bool first_half) {
-  job.proxied->status = 0;
-  job.proxied->asked = engine.options.name;
+  EngineExchange& exchange = first_half ? job.proxied->first : job.proxied->answer;
+  exchange.asked = engine.options.name;
   const ProxiedRequest& proxied = *job.ask.proxied;
   http::ClientRequest r =
       engine.request("POST", proxied.target.empty() ? proxied.path : proxied.target);
@@ -125,10 +116,12 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   for (const auto& [name, value] : proxied.headers)
     if (!keyed || (name != "authorization" && name != "x-api-key"))
       r.headers.push_back({name, value});
-  job.proxied->span = job.span.child(loop_.now());
-  pass_trace(r.headers, job.proxied->span ? job.proxied->span.context() : job.ask.trace);
+  exchange.span = job.span.child(loop_.now());
+  pass_trace(r.headers, exchange.span ? exchange.span.context() : job.ask.trace);
   r.headers.push_back({"content-type", "application/json"});
   r.headers.push_back({"x-request-id", job.ask.id});
+  if (first_half && engine.options.pair == PairKind::kConcurrent && engine.options.rank > 0)
+    r.headers.push_back({"x-data-parallel-rank", std::to_string(engine.options.rank)});
   r.body = std::move(body);
   r.timeout = std::chrono::hours(24);  // the machine's deadlines end it
   const auto mine = [this, alive = std::weak_ptr<bool>(alive_), of = job.of]() -> Job* {
@@ -137,17 +130,20 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     return j != nullptr && j->proxied ? j : nullptr;
   };
   http::ClientCallbacks calls;
-  calls.on_headers = [mine, theirs = engine.options.model](int status, const auto& headers, Time) {
+  calls.on_headers = [mine, first_half, theirs = engine.options.model](int status,
+                                                                       const auto& headers, Time) {
     Job* const j = mine();
     if (j == nullptr) return;
     ProxiedAttempt& w = *j->proxied;
-    w.status = status;
+    EngineExchange& answered = first_half ? w.first : w.answer;
+    answered.status = status;
     const auto type = headers.find("content-type");
-    w.type = type == headers.end() ? "application/json" : type->second;
-    w.retry_after = retry_after_of(headers);
+    answered.type = type == headers.end() ? "application/json" : type->second;
+    answered.retry_after = retry_after_of(headers);
     const ProxiedRequest& p = *j->ask.proxied;
-    if (renames(p, theirs) && (w.streams() || w.type.find("json") != std::string::npos))
-      w.rename.emplace(theirs, p.model, w.streams());
+    if (!first_half && renames(p, theirs) &&
+        (answered.streams() || answered.type.find("json") != std::string::npos))
+      w.rename.emplace(theirs, p.model, answered.streams());
   };
   calls.on_chunk = [this, mine, first_half](std::string_view chunk, Time) {
     if (Job* const j = mine()) on_upstream_bytes(*j, chunk, first_half);
@@ -155,33 +151,34 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   calls.on_done = [this, mine, first_half](const Result<http::ClientResponse>& answer) {
     if (Job* const j = mine()) on_upstream_done(*j, answer, first_half);
   };
-  job.proxied->http = external_->client().send(std::move(r), std::move(calls));
+  exchange.http = external_->client().send(std::move(r), std::move(calls));
 }
 
 void Conductor::stop_exchange(Job& job) {
   if (!job.proxied) return;
-  ProxiedAttempt& w = *job.proxied;
-  if (w.http != 0) external_->client().cancel(w.http);
-  w.http = 0;
-  end_engine_span(w.span, w.asked, w.status, "given up", loop_.clock().now());
+  for (EngineExchange* const e : {&job.proxied->first, &job.proxied->answer}) {
+    if (e->http != 0) external_->client().cancel(std::exchange(e->http, 0));
+    end_engine_span(e->span, e->asked, e->status, "given up", loop_.clock().now());
+  }
 }
 
 void Conductor::on_upstream_bytes(Job& job, std::string_view chunk, bool first_half) {
   ProxiedAttempt& w = *job.proxied;
-  if (w.status != 200 || first_half) {
-    const size_t most = w.status == 200 ? kKvAnswerMax : kHeldMax;
-    w.held.append(chunk.substr(0, most - std::min(most, w.held.size())));
+  EngineExchange& e = first_half ? w.first : w.answer;
+  if (e.status != 200 || first_half) {
+    const size_t most = e.status == 200 ? kKvAnswerMax : kHeldMax;
+    e.held.append(chunk.substr(0, most - std::min(most, e.held.size())));
     return;
   }
   const bool first = w.tail.empty();
   if (first && w.pair.decode.empty())
-    if (ExternalEngine* const e = external_->find(w.pair.engine))
-      e->begins(w.times, w.streams(), loop_.now());
+    if (ExternalEngine* const engine = external_->find(w.pair.engine))
+      engine->begins(w.times, e.streams(), loop_.now());
   w.tail.append(chunk);
   if (w.tail.size() > 2 * kTailMax) w.tail.erase(0, w.tail.size() - kTailMax);
-  const uint32_t events = w.streams() ? w.events.pass(chunk) : 0;
+  const uint32_t events = e.streams() ? w.events.pass(chunk) : 0;
   w.since_pace += chunk.size();
-  const bool goes_on = w.streams() ? events > 0 : first || w.since_pace >= kPaceBytes;
+  const bool goes_on = e.streams() ? events > 0 : first || w.since_pace >= kPaceBytes;
   if (goes_on) w.since_pace = 0;
   run(sched::UpstreamData{job.of, events, goes_on}, {.bytes = chunk});
 }
@@ -189,37 +186,39 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk, bool first_h
 void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& answer,
                                  bool first_half) {
   ProxiedAttempt& w = *job.proxied;
-  w.http = 0;
-  end_engine_span(w.span, w.asked, w.status, answer ? "" : answer.error().what,
+  EngineExchange& e = first_half ? w.first : w.answer;
+  e.http = 0;
+  end_engine_span(e.span, e.asked, e.status, answer ? "" : answer.error().what,
                   loop_.clock().now());
-  sched::UpstreamEnded event{.of = job.of, .status = w.status, .retry_after = w.retry_after};
+  w.refused = &e;
+  sched::UpstreamEnded event{.of = job.of, .first_half = first_half, .status = e.status};
+  event.retry_after = e.retry_after;
   if (!answer) {
     event.outcome = fail(answer.error());
-  } else if (w.status == 429 || w.status == 503) {
-    job.turned_away = std::move(job.proxied);
-  } else if (w.status == 200 && first_half) {
+  } else if (e.status == 429 || e.status == 503) {
+    job.turned_away = {.status = e.status, .type = e.type, .held = std::move(e.held)};
+  } else if (e.status == 200 && first_half) {
     event = computed_half(job);
-  } else if (w.status == 200) {
+  } else if (e.status == 200) {
     event = complete_answer(job);
   }
   run(event);
 }
 
-// The first half of a pair is done: its answer has the KV's parameters for the second.
+// The first half of a pair is done: of a sequential one its answer has the KV's parameters.
 sched::UpstreamEnded Conductor::computed_half(Job& job) {
   ProxiedAttempt& w = *job.proxied;
-  sched::UpstreamEnded event{.of = job.of, .status = w.status};
-  const auto answer = parse_json(w.held);
-  const Json* const handed = answer ? member(*answer, kKvParams) : nullptr;
-  if (handed == nullptr || !handed->is_object()) {
-    event.outcome = fail(Code::kUnsupported,
-                         "it hands no KV over: its answer has no '%s'; start it with a connector, "
-                         "or register it with role both",
-                         kKvParams);
-    return event;
+  sched::UpstreamEnded event{.of = job.of, .first_half = true, .status = w.first.status};
+  const auto answer = parse_json(w.first.held);
+  if (!w.pair.at_once) {
+    const Result<Json> handed = handed_over(answer ? *answer : Json());
+    if (!handed) {
+      event.outcome = fail(handed.error());
+      return event;
+    }
   }
   auto cached = static_cast<uint32_t>(w.local_tokens);
-  if (const Json* usage = member(*answer, "usage"); usage != nullptr)
+  if (const Json* usage = answer ? member(*answer, "usage") : nullptr; usage != nullptr)
     if (const Json* details = member(*usage, "prompt_tokens_details"))
       cached = count_of(*details, "cached_tokens", nullptr, cached);
   if (ExternalEngine* const e = external_->find(w.pair.engine)) {
@@ -232,7 +231,7 @@ sched::UpstreamEnded Conductor::computed_half(Job& job) {
 
 sched::UpstreamEnded Conductor::complete_answer(Job& job) {
   const ProxiedAttempt& w = *job.proxied;
-  sched::UpstreamEnded event{.of = job.of, .status = w.status};
+  sched::UpstreamEnded event{.of = job.of, .status = w.answer.status};
   const Progress* const known = machine_.progress(job.of.request);
   auto n = static_cast<uint32_t>(job.ask.tokens());
   auto cached = static_cast<uint32_t>(w.local_tokens);

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "serve/conductor/pair_bodies.h"
+
 namespace mc::serve {
 namespace {
 
@@ -57,8 +59,10 @@ void ExternalFleet::add(const GenerateRequest& ask, const sched::Exclusions* out
                   !(out != nullptr && (out->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
     if (e->options.role == "prefill") decodes = partner(*e, out, now);
-    node.usable = node.usable && decodes != nullptr && engines_.has_adapter(*e, adapter) &&
-                  engines_.has_adapter(*decodes, adapter);
+    const bool named = e->options.pair == PairKind::kConcurrent;
+    node.usable = node.usable && decodes != nullptr &&
+                  (!named || (ask.proxied && single(ask.proxied->body))) &&
+                  engines_.has_adapter(*e, adapter) && engines_.has_adapter(*decodes, adapter);
     node.whole = true;
     node.queue_ms = e->wait_ms(now);
     node.rate = &e->rate;
@@ -115,7 +119,7 @@ sched::EnginePair ExternalFleet::charge(uint64_t request, const sched::Decision&
     engines_.affinity().sent(ask.proxied->pieces, e.registration);
   else if (e.cache && e.cache->block_tokens() > 0)
     guesses_[request] = index_.guess(e.cache->slot(), engine_tags(ask, e), until + kUpstreamSlack);
-  return {c.name, pair ? decodes.options.name : ""};
+  return {c.name, pair ? decodes.options.name : "", pair && at_once(e.options.pair)};
 }
 
 void ExternalFleet::computed(uint64_t request, const sched::EnginePair& pair, Time now) {

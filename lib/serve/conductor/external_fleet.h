@@ -25,6 +25,9 @@ class ExternalFleet final : public sched::EngineFleet {
   void add(const GenerateRequest& ask, const sched::Exclusions* out, sched::View& to,
            Time now) const;
 
+  // Where the halves of one attempt meet.
+  PairMeeting meeting(size_t prompts) { return fresh_meeting(random_, prompts); }
+
   size_t size() const override { return engines_.all().size(); }
   size_t up() const override { return engines_.up(); }
   bool is_up(const std::string& engine) const override;
@@ -45,6 +48,7 @@ class ExternalFleet final : public sched::EngineFleet {
   const std::function<size_t()> slots_;
   const AskOf ask_of_;
   std::unordered_map<uint64_t, sched::PrefixIndex::Guess> guesses_;
+  Random random_{fresh_seed()};
 };
 
 }  // namespace mc::serve

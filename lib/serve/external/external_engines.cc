@@ -56,7 +56,8 @@ ExternalEngine* ExternalEngines::partner(const ExternalEngine& prefill, const Ma
   ExternalEngine* best = nullptr;
   for (const auto& [name, e] : engines_) {
     if (!e->up || e->options.role != "decode" || e->options.kv_group != prefill.options.kv_group ||
-        e->options.serves != prefill.options.serves || !may(name))
+        e->options.pair != prefill.options.pair || e->options.serves != prefill.options.serves ||
+        !may(name))
       continue;
     const bool less = best == nullptr || std::pair(e->context_tokens, e->requests) <
                                              std::pair(best->context_tokens, best->requests);
@@ -239,35 +240,58 @@ void ExternalEngines::check(ExternalEngine& engine) {
 }
 
 void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientResponse>& answer) {
+  if (!answer) return end_check(e, fail(answer.error()));
+  const bool well = answer->status == 200 || (!e.asks_models && answer->status == 404);
+  if (!well)
+    return end_check(e, fail(answer->status / 100 == 5 ? Code::kBusy : Code::kInvalid,
+                             "it answers with status %d", answer->status));
+  if (!e.asks_models) return end_check(e, {});
+  const auto fits = serves(e, *answer);
+  if (!fits || e.options.pair != PairKind::kConcurrent || e.options.role != "prefill")
+    return end_check(e, fits);
+  ask_bootstrap(e);
+}
+
+void ExternalEngines::ask_bootstrap(ExternalEngine& engine) {
+  http::ClientRequest r;
+  r.url = engine.options.bootstrap + "/query";
+  r.timeout = kCheckTimeout;
+  r.answer_max = kModelsMax;
+  http::ClientCallbacks calls;
+  calls.on_done = [this, name = engine.options.name,
+                   registration = engine.registration](const Result<http::ClientResponse>& answer) {
+    ExternalEngine* const e = find(name);
+    if (e == nullptr || e->registration != registration) return;
+    auto id = answer ? engine_at_bootstrap(answer->body, e->options.rank)
+                     : fail(Code::kBusy, "its bootstrap server: %s", answer.error().what.c_str());
+    if (!id) return end_check(*e, fail(id.error()));
+    e->bootstrap_engine = std::move(*id);
+    end_check(*e, {});
+  };
+  client_.send(std::move(r), std::move(calls));
+}
+
+// Who refuses connections is not there. What is wrong stays so for a while. Anything else may be
+// late, or starting: it counts the second time.
+void ExternalEngines::end_check(ExternalEngine& e, const Result<>& verdict) {
   e.checking = false;
   const Duration was = std::exchange(e.check_after, kCheckEvery);
-  const auto wrong = [&](const std::string& why) {
-    e.check_after = std::min(std::max(2 * was, kCheckEvery), kCheckAtLeastEvery);
-    down(e, why);
-  };
-  if (!answer && answer.error().code == Code::kCorrupt) return wrong(answer.error().what);
-  // Who refuses connections is not there; else one check alone may be late.
-  if (!answer && answer.error().code == Code::kUnavailable) return down(e, answer.error().what);
-  if (!answer) return failed_check(e, answer.error().what);
-  const bool well = answer->status == 200 || (!e.asks_models && answer->status == 404);
-  const std::string status = strf("it answers with status %d", answer->status);
-  if (!well && answer->status / 100 == 5) return failed_check(e, status);  // it may be starting
-  if (!well) return wrong(status);
-  if (e.asks_models) {
-    if (auto fits = serves(e, *answer); !fits) return wrong(fits.error().what);
-    if (!e.known) log_info("conductor", "external engine %s is up", e.options.name.c_str());
+  if (!verdict) {
+    const Code code = verdict.error().code;
+    const bool wrong = code == Code::kInvalid || code == Code::kCorrupt;
+    if (wrong) e.check_after = std::min(std::max(2 * was, kCheckEvery), kCheckAtLeastEvery);
+    if (wrong || code == Code::kUnavailable || !e.up || e.doubted)
+      return down(e, verdict.error().what);
+    e.doubted = true;
+    e.check_after = Duration(0);  // again at once
+    return;
   }
+  if (e.asks_models && !e.known)
+    log_info("conductor", "external engine %s is up", e.options.name.c_str());
   e.known = e.up = true;
   e.doubted = false;
   e.why.clear();
   if (e.asks_models) gather_names();
-}
-
-// Checked again at once.
-void ExternalEngines::failed_check(ExternalEngine& engine, const std::string& why) {
-  if (!engine.up || engine.doubted) return down(engine, why);
-  engine.doubted = true;
-  engine.check_after = Duration(0);
 }
 
 void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
@@ -275,6 +299,7 @@ void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
   if (engine.up && engine.stream) engine.stream->reset();
   engine.up = engine.known = engine.doubted = false;
   engine.adapters.clear();
+  engine.bootstrap_engine.clear();
   engine.why = why;
   if (news)
     log_warn("conductor", "external engine %s gets no requests: %s", engine.options.name.c_str(),

@@ -74,11 +74,12 @@ class ExternalEngines {
   void save() const;
   void check(ExternalEngine& engine);
   void checked(ExternalEngine& engine, const Result<http::ClientResponse>& answer);
+  void ask_bootstrap(ExternalEngine& engine);
+  void end_check(ExternalEngine& engine, const Result<>& verdict);
   void down(ExternalEngine& engine, const std::string& why);
   Result<> serves(ExternalEngine& engine, const http::ClientResponse& answer) const;
   void gather_names();
   void ask_metrics(ExternalEngine& engine);
-  void failed_check(ExternalEngine& engine, const std::string& why);
 
   io::Loop& loop_;
   sched::PrefixIndex& index_;

@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "io/address.h"
 #include "io/file.h"
 #include "serve/external/event_stream.h"
 #include "tls/client_tls.h"
@@ -40,6 +41,25 @@ auto with_files(const Json& json) {
   };
 }
 
+Result<> check_pair(const ExternalOptions& o) {
+  if (!at_once(o.pair) && o.bootstrap.empty()) return {};
+  if (!at_once(o.pair) || o.role != "prefill") {
+    if (!o.bootstrap.empty())
+      return fail(Code::kInvalid,
+                  "bootstrap is for an engine of role prefill whose pair is concurrent or sglang");
+    if (o.role == "both")
+      return fail(Code::kInvalid, "pair %s: want role prefill or decode", name(o.pair));
+    return {};
+  }
+  const std::string scheme = "http://";
+  const auto at =
+      io::parse_address(o.bootstrap.substr(std::min(scheme.size(), o.bootstrap.size())));
+  if (!o.bootstrap.starts_with(scheme) || !at || at->port == 0 || at->host.empty())
+    return fail(Code::kInvalid, "bootstrap '%s': want http://host:port, which pair %s needs",
+                escape(o.bootstrap).c_str(), name(o.pair));
+  return {};
+}
+
 }  // namespace
 
 Result<> check_external(const ExternalOptions& o) {
@@ -60,6 +80,7 @@ Result<> check_external(const ExternalOptions& o) {
     return fail(Code::kInvalid, "role '%s': want both, prefill or decode", escape(o.role).c_str());
   if (o.role != "both" && o.url.empty())
     return fail(Code::kInvalid, "engine %s has a role but no url", o.name.c_str());
+  MC_TRY_(check_pair(o));
   const auto printable = [](char c) { return c > ' ' && c < 0x7f; };
   if (o.api_key.size() > kApiKeyMax || !std::all_of(o.api_key.begin(), o.api_key.end(), printable))
     return fail(Code::kInvalid, "api_key: want at most %zu printable characters", kApiKeyMax);
@@ -83,6 +104,9 @@ Result<ExternalOptions> parse_external(const Json& json) {
   MC_TRY(o.rank, small_number(json, "dp_rank", 1 << 16));
   MC_TRY(o.role, get_string_or(json, "role", "both"));
   MC_TRY(o.kv_group, get_string_or(json, "kv_group", "default"));
+  MC_TRY(const std::string pair, get_string_or(json, "pair", name(PairKind::kSequential)));
+  MC_TRY(o.pair, parse_pair_kind(pair));
+  MC_TRY(o.bootstrap, get_string_or(json, "bootstrap", ""));
   MC_TRY(o.api_key, get_string_or(json, "api_key", ""));
   o.block_tokens = static_cast<uint32_t>(block);
   for (const char* key : {"lora_name", "additionalsalt"}) {
@@ -92,6 +116,7 @@ Result<ExternalOptions> parse_external(const Json& json) {
                   escape(value).c_str());
   }
   while (o.url.ends_with('/')) o.url.pop_back();
+  while (o.bootstrap.ends_with('/')) o.bootstrap.pop_back();
   MC_TRY_(check_external(o));
   return o;
 }
@@ -101,6 +126,8 @@ Json registration_json(const ExternalOptions& o) {
             {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
             {"block_size", o.block_tokens}, {"dp_rank", o.rank},    {"role", o.role},
             {"kv_group", o.kv_group}};
+  if (at_once(o.pair)) j["pair"] = name(o.pair);
+  if (!o.bootstrap.empty()) j["bootstrap"] = o.bootstrap;
   if (!o.serves.empty()) j["model"] = o.serves;
   if (!o.api_key.empty()) j["api_key"] = o.api_key;
   return j;

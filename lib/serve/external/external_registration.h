@@ -8,6 +8,7 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "serve/external/pairs.h"
 
 namespace mc::serve {
 
@@ -24,14 +25,17 @@ struct ExternalOptions {
   // "both"; or "prefill", which hands its KV to any engine of role "decode" in the same group.
   std::string role = "both";
   std::string kv_group = "default";
-  std::string api_key;  // sent to it as a bearer's; in no log and no answer of ours
-  bool posted = false;  // by POST /register: kept in the state file, where there is one
+  PairKind pair = PairKind::kSequential;  // how it and its other half share a request
+  std::string bootstrap;  // of a first half that meets the second: "http://host:port"
+  std::string api_key;    // sent to it as a bearer's; in no log and no answer of ours
+  bool posted = false;    // by POST /register: kept in the state file, where there is one
 };
 
 // What POST /register takes:
 //   {"instance_id", "url", "model", "modelname", "endpoint", "replay_endpoint", "block_size",
 //   "tenant_id",
-//    "dp_rank", "type", "role", "kv_group", "api_key"}
+//    "dp_rank", "type", "role", "kv_group", "pair", "bootstrap",
+//    "api_key"}
 // Errors: kInvalid, naming the member.
 Result<ExternalOptions> parse_external(const Json& json);
 Json registration_json(const ExternalOptions& options);  // what parse_external() reads

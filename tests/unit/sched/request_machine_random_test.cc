@@ -43,7 +43,8 @@ struct Life : RequestSite {
     for (const auto& [node, prefill] :
          std::map<std::string, bool>{{"p0", true}, {"p1", true}, {"d0", false}, {"d1", false}})
       join(node, prefill, 1 + random.below(8));
-    if (random.chance(0.5)) engines.ups = {{"e0", true}, {"half", true}, {"full", true}};
+    if (random.chance(0.5))
+      engines.ups = {{"e0", true}, {"half", true}, {"meets", true}, {"full", true}};
     for (int i = 0; i < 30; ++i) {
       step();
       check();
@@ -194,10 +195,11 @@ struct Life : RequestSite {
   void answer_engine() {
     const size_t at = random.below(proxied.size());
     const ProxyTo p = proxied[at];
-    if (random.chance(0.5)) return machine.handle(UpstreamData{p.of, 1}, now, out);
+    const bool first_half = !p.pair.decode.empty() && !p.second;
+    if (!first_half && random.chance(0.5)) return machine.handle(UpstreamData{p.of, 1}, now, out);
     proxied.erase(proxied.begin() + static_cast<std::ptrdiff_t>(at));
     static constexpr int kStatus[] = {200, 200, 200, 429, 503, 500, 400, 302};
-    UpstreamEnded e{.of = p.of, .outcome = outcome()};
+    UpstreamEnded e{.of = p.of, .first_half = first_half, .outcome = outcome()};
     e.status = kStatus[random.below(std::size(kStatus))];
     machine.handle(e, now, out);
   }

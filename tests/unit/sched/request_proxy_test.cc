@@ -93,6 +93,67 @@ TEST_CASE("a pair's halves follow each other") {
   s.check_clean();
 }
 
+TEST_CASE("both halves of a pair that meets get the request at once") {
+  RequestSite s;
+  s.engines.ups["meets"] = s.engines.ups["full"] = true;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  REQUIRE(s.all<ProxyTo>().size() == 2);
+  CHECK(!s.all<ProxyTo>()[0].second);
+  CHECK(s.all<ProxyTo>()[1].second);
+  const auto first = [&](int status) {
+    UpstreamEnded e = ends(a, status);
+    e.first_half = true;
+    e.cached_tokens = 16;
+    return e;
+  };
+  SUBCASE("the first answers, then the second") {
+    s.handle(first(200));
+    s.handle(UpstreamData{a, 1});
+    s.handle(ends(a, 200));
+    CHECK(!s.finished(r)->error);
+    CHECK(s.finished(r)->progress.cached_tokens == 16);
+    CHECK(s.all<EngineAnswered>().size() == 2);
+  }
+  SUBCASE("the second begins before the first has ended") {
+    s.handle(UpstreamData{a, 1});
+    s.handle(first(500));  // the KV was there all the same
+    REQUIRE(s.finished(r) == nullptr);
+    CHECK(!s.all<EngineAnswered>()[0].well);
+    s.handle(ends(a, 200));
+    CHECK(!s.finished(r)->error);
+  }
+  SUBCASE("the first fails: both are stopped, and other engines tried") {
+    s.engines.ups["e0"] = true;
+    s.handle(first(500));
+    REQUIRE(s.all<StopProxy>().size() == 1);
+    CHECK(s.all<ProxyTo>().back().pair.engine == "e0");
+    s.handle(RequestCancelled{r, ""});
+  }
+  SUBCASE("the second fails before a byte: so too") {
+    s.handle(ends(a, 500));
+    CHECK(s.all<StopProxy>().size() == 1);
+    CHECK(s.all<TriedAgain>().size() == 1);
+    s.handle(RequestCancelled{r, ""});
+  }
+  SUBCASE("the second is full") {
+    s.handle(ends(a, 503));
+    CHECK(s.finished(r)->status == 503);
+    CHECK(s.all<StopProxy>().size() == 1);
+  }
+  SUBCASE("the first has answered and the second waits for ever") {
+    s.handle(first(200));
+    s.tick(s.options.pair_wait - 1ms);
+    REQUIRE(s.finished(r) == nullptr);
+    CHECK(s.machine.deadline() == s.now + 1ms);
+    s.tick(1ms);
+    CHECK(s.all<StopProxy>().size() == 1);
+    CHECK(s.all<TriedAgain>()[0].why.find("no token from full within 10s") != std::string::npos);
+    s.handle(RequestCancelled{r, ""});
+  }
+  s.check_clean();
+}
+
 TEST_CASE("the client's mistake is its answer, and what an own worker cannot do goes to engines") {
   RequestSite s;
   s.join("p0", true);

@@ -15,10 +15,12 @@ namespace mc::sched::test {
 
 using namespace std::chrono_literals;
 
-// Engines that compute what they decode, and one pair: `half`, decoded by `full`.
+// Engines that compute what they decode, and two pairs: `half` and `meets`, decoded by `full`;
+// the second gets the request with it at once.
 struct FakeEngines : EngineFleet {
   std::map<std::string, bool> ups;  // by name
   std::map<uint64_t, EnginePair> charged;
+  static bool half(const std::string& name) { return name == "half" || name == "meets"; }
   size_t size() const override { return ups.size(); }
   size_t up() const override {
     size_t n = 0;
@@ -34,14 +36,15 @@ struct FakeEngines : EngineFleet {
       if (name == "full") continue;
       PrefillView v;
       v.name = name;
-      v.usable = up && !out.full.contains(name) && (name != "half" || !out.full.contains("full"));
+      v.usable = up && !out.full.contains(name) && (!half(name) || !out.full.contains("full"));
       v.whole = true;
       to.prefill.push_back(v);
     }
   }
   EnginePair charge(uint64_t request, const Decision& d, const Exclusions&, Time, Time) override {
     CHECK(!charged.contains(request));
-    return charged[request] = {d.chosen.name, d.chosen.name == "half" ? "full" : ""};
+    const std::string& name = d.chosen.name;
+    return charged[request] = {name, half(name) ? "full" : "", name == "meets"};
   }
   void computed(uint64_t request, const EnginePair&, Time) override {
     CHECK(charged.contains(request));

@@ -2,7 +2,8 @@
 // /v1/models, a prefix cache of blocks with names of its own, and a publisher of its events. It
 // answers a prompt with letters, one an event, and keeps each request as it came. With a connector
 // it is also half of a pair: it keeps what it prefilled for another to fetch, or answers what
-// another prefilled.
+// another prefilled. It has a bootstrap server too: who meets another there answers only when
+// both are there.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -106,6 +107,10 @@ struct MockEngine {
       if (given == x.request().headers.end() || given->second != "Bearer " + key)
         return x.reply(401, "application/json", R"({"error":{"message":"no key"}})");
     }
+    if (path == "/query") {
+      const Json engines = {{"0", {{"engine_id", engine_id}, {"worker_addr", {{"0", {}}}}}}};
+      return x.reply(200, "application/json", dump_json(engines));
+    }
     if (path == "/health") return x.reply(200, "text/plain", "");
     if (path == "/v1/models") {
       Json data = Json::array({{{"id", model}, {"parent", nullptr}}});
@@ -131,6 +136,29 @@ struct MockEngine {
       return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})",
                      answer_headers);
     if (!answer.empty()) return x.reply(200, answer_type, answer);
+    meet(x, body);
+  }
+
+  // As a half of a pair of which both get a request at once: the first says that it is there, the
+  // second answers when the first is.
+  void meet(const http::Exchange& x, const Json& body) {
+    const Json* const kv = member(body, "kv_transfer_params");
+    const Json* const room = member(body, "bootstrap_room");
+    const bool named = kv != nullptr && kv->contains("transfer_id");
+    if (!named && room == nullptr) return reply_to(x, body);
+    const std::string at = named ? (*kv)["transfer_id"].get<std::string>() : dump_json(*room);
+    const bool first = named ? kv->value("do_remote_decode", false) : partner == nullptr;
+    if (first) {
+      rooms.push_back(at);
+      return reply_to(x, body);
+    }
+    REQUIRE(partner != nullptr);
+    const auto& there = partner->rooms;
+    if (std::find(there.begin(), there.end(), at) != there.end()) return reply_to(x, body);
+    loop.after(std::chrono::milliseconds(1), [this, x, body] { meet(x, body); });
+  }
+
+  void reply_to(const http::Exchange& x, const Json& body) {
     const std::vector<int32_t> prompt = tokens_of(body);
     const std::string named = body.value("model", model);
     const uint64_t cached =
@@ -177,6 +205,9 @@ struct MockEngine {
   std::unique_ptr<http::Server> http;
   std::map<std::vector<int32_t>, uint64_t> names;  // of blocks, by all tokens up to their end
   bool connector = true;
+  MockEngine* partner = nullptr;   // where it is the second half of a pair asked at once
+  std::vector<std::string> rooms;  // where it was, as the first half
+  std::string engine_id = "e-0";   // at its bootstrap server
   bool well = true, hang = false, cut = false;
   int status = 200, gone = 0;
   std::string key;                                       // that it wants; empty: none

@@ -1,0 +1,32 @@
+// What a request says to each half of a pair of external engines.
+//
+// Thread: values. Pure. Source: the examples of proxies that vLLM and SGLang publish.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/result.h"
+#include "serve/external/pairs.h"
+#include "serve/protocol/json_text.h"
+
+namespace mc::serve {
+
+// Prompts of a request: a list of texts or of lists of ids has several.
+size_t prompts_of(const JsonText& body);
+// It has one prompt and wants one answer: a transfer's name stands for that alone.
+bool single(const JsonText& body);
+
+// No client says where KV comes from: these go out of its body.
+void drop_pair_members(std::vector<JsonText::Change>& changes);
+// What the body says to a half, after drop_pair_members(). The first computes one token, but for
+// SGLang, whose halves get the same. `answered`: by the first half of a sequential pair.
+void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
+                      std::vector<JsonText::Change>& changes);
+void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
+                       const std::string& answered, std::vector<JsonText::Change>& changes);
+
+// What the first half of a sequential pair hands over. Errors: kUnsupported: nothing.
+Result<Json> handed_over(const Json& answer);
+
+}  // namespace mc::serve

@@ -1,0 +1,42 @@
+// A request at external engines: its exchanges with them, and the end of the answer.
+//
+// Thread: the loop's.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "http/client.h"
+#include "sched/request/fleet.h"
+#include "serve/external/answer_events.h"
+#include "serve/external/answer_model.h"
+#include "serve/external/external_engine.h"
+#include "serve/external/pairs.h"
+#include "telemetry/tracer.h"
+
+namespace mc::serve {
+
+struct EngineExchange {
+  std::string asked = {};  // the engine
+  http::Client::Id http = 0;
+  int status = 0;
+  std::string type = {}, held = {};  // of the answer; the text of an error, or of a first half
+  std::string retry_after = {};      // where it is full
+  telemetry::OpenSpan span = {};
+  bool streams() const { return type.starts_with("text/event-stream"); }
+};
+
+struct ProxiedAttempt {
+  sched::EnginePair pair;
+  PairMeeting meeting;
+  uint64_t local_tokens = 0;                // what the engine was thought to have
+  EngineExchange first, answer;             // of a pair's first half; of who answers the client
+  const EngineExchange* refused = nullptr;  // the one whose refusal is in hand
+  std::string tail;                         // of the answer, with the usage
+  AnswerEvents events;
+  size_t since_pace = 0;  // bytes since the deadline moved
+  AnswerTimes times;
+  std::optional<AnswerModel> rename;  // where the engine has its own name for the model
+};
+
+}  // namespace mc::serve

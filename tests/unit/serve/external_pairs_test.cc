@@ -1,0 +1,188 @@
+// Pairs of external engines that get a request at once, as MooncakeConnector and SGLang want it.
+#include "mixed_site.h"
+#include "serve/conductor/pair_bodies.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace external_pairs_test {
+namespace {
+
+std::string prompt_with(const std::string& more) {
+  return R"({"model":"tiny","prompt":[1,2,3,4,5,6,7,8,9])" + more + "}";
+}
+
+std::string pair_registration(const MockEngine& e, const char* name, const char* role,
+                              const char* pair, const std::string& bootstrap) {
+  Json j = *parse_json(e.registration(name, role));
+  j["pair"] = pair;
+  if (!bootstrap.empty()) j["bootstrap"] = bootstrap;
+  return dump_json(j);
+}
+
+struct PairSite : Mixed {
+  explicit PairSite(const char* kind) : Mixed(options(), false) {
+    for (auto* e : {&p, &d})
+      *e = engines.emplace_back(std::make_unique<MockEngine>(loop, "tiny", 4)).get();
+    d->partner = p;
+    add("p", "prefill", kind, p->url());
+    add("d", "decode", kind, {});
+    REQUIRE(until(loop, [&] { return ask("/ready").status == 200; }));
+  }
+  static ConductorOptions options() {
+    ConductorOptions o = quick();
+    o.pair_wait = 300ms;
+    return o;
+  }
+  void add(const char* name, const char* role, const char* kind, const std::string& bootstrap) {
+    const MockEngine& e = *(role[0] == 'p' ? p : d);
+    const auto r = administer("/register", pair_registration(e, name, role, kind, bootstrap));
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+  }
+  void check_idle() {
+    for (const char* name : {"p", "d"}) {
+      CHECK(conductor->external().find(name)->requests == 0);
+      CHECK(conductor->external().find(name)->context_tokens == 0);
+    }
+  }
+  MockEngine *p = nullptr, *d = nullptr;
+};
+
+TEST_CASE("a concurrent pair: both get the request at once, and meet by a transfer's name") {
+  PairSite m("concurrent");
+  const std::string more = R"(,"stream":true,"max_tokens":7,"kv_transfer_params":{"x":1})";
+  for (int i = 0; i < 2; ++i) {
+    const auto r = m.ask("/v1/completions", prompt_with(more));
+    CHECK(r.status == 200);
+    CHECK(r.body.ends_with("data: [DONE]\n\n"));
+    CHECK(r.headers.at("x-mc-prefill") == "p");
+    CHECK(r.headers.at("x-mc-decode") == "d");
+  }
+  REQUIRE(m.p->asked.size() == 2);
+  REQUIRE(m.d->asked.size() == 2);
+  const Json &first = m.p->asked[0], &second = m.d->asked[0];
+  CHECK(first["max_tokens"] == 1);
+  CHECK(first["stream"] == false);
+  CHECK(second["max_tokens"] == 7);
+  CHECK(second["stream"] == true);
+  const std::string transfer = first["kv_transfer_params"]["transfer_id"];
+  CHECK(transfer.starts_with("xfer-"));
+  CHECK(transfer.size() == 5 + 32);
+  CHECK(
+      first["kv_transfer_params"] ==
+      Json({{"do_remote_decode", true}, {"do_remote_prefill", false}, {"transfer_id", transfer}}));
+  CHECK(second["kv_transfer_params"] == Json({{"do_remote_decode", false},
+                                              {"do_remote_prefill", true},
+                                              {"remote_bootstrap_addr", m.p->url()},
+                                              {"remote_engine_id", "e-0"},
+                                              {"transfer_id", transfer}}));
+  CHECK(m.p->asked[1]["kv_transfer_params"]["transfer_id"] != transfer);  // none is used again
+  CHECK(m.p->ids == m.d->ids);
+  m.check_idle();
+}
+
+TEST_CASE("a prompt list or several answers do not go to a concurrent pair") {
+  PairSite m("concurrent");
+  const auto r = m.ask("/v1/completions", prompt_with(R"(,"n":2)"));
+  CHECK(r.status == 503);
+  CHECK(m.p->asked.empty());
+}
+
+TEST_CASE("a pair for SGLang: the same request for both, and a room at the first's bootstrap") {
+  PairSite m("sglang");
+  const auto r = m.ask("/v1/completions",
+                       prompt_with(R"(,"stream":true,"max_tokens":7,"bootstrap_host":"evil")"));
+  CHECK(r.status == 200);
+  CHECK(r.body.ends_with("data: [DONE]\n\n"));
+  REQUIRE(m.p->asked.size() == 1);
+  REQUIRE(m.d->asked.size() == 1);
+  CHECK(m.p->asked[0] == m.d->asked[0]);
+  const Json& body = m.p->asked[0];
+  CHECK(body["max_tokens"] == 7);
+  CHECK(body["bootstrap_host"] == "127.0.0.1");
+  CHECK("http://127.0.0.1:" + dump_json(body["bootstrap_port"]) == m.p->url());
+  CHECK(body["bootstrap_room"].get<uint64_t>() < uint64_t{1} << 63);
+  CHECK_FALSE(body.contains("kv_transfer_params"));
+  m.ask("/v1/completions", R"({"model":"tiny","prompt":["ab","cd"]})");
+  REQUIRE(m.p->asked.size() == 2);
+  const Json& two = m.p->asked[1];
+  CHECK(two["bootstrap_host"] == Json({"127.0.0.1", "127.0.0.1"}));
+  CHECK(two["bootstrap_room"].size() == 2);
+  CHECK(two["bootstrap_room"][0] != two["bootstrap_room"][1]);
+  m.check_idle();
+}
+
+TEST_CASE("a half of a pair asked at once that fails ends the other") {
+  PairSite m("concurrent");
+  SUBCASE("the first") {
+    m.p->status = 500;
+    const auto r = m.ask("/v1/completions", prompt_with(""));
+    CHECK(r.status == 503);
+    CHECK(r.body.find("external engine p answers with status 500") != std::string::npos);
+  }
+  SUBCASE("the second") {
+    m.d->status = 500;
+    const auto r = m.ask("/v1/completions", prompt_with(""));
+    CHECK(r.status == 503);
+    CHECK(r.body.find("external engine d answers with status 500") != std::string::npos);
+  }
+  SUBCASE("the second never answers") {
+    m.d->hang = true;
+    const auto r = m.ask("/v1/completions", prompt_with(R"(,"stream":true)"));
+    CHECK(r.status == 504);
+    CHECK(r.body.find("no token from d within 300ms") != std::string::npos);
+    REQUIRE(until(m.loop, [&] { return m.d->gone == static_cast<int>(m.d->held.size()); }));
+  }
+  SUBCASE("the client's mistake is passed on") {
+    m.p->status = m.d->status = 422;
+    const auto r = m.ask("/v1/completions", prompt_with(""));
+    CHECK(r.status == 422);
+    CHECK(r.body.find("the mock says no") != std::string::npos);
+  }
+  m.check_idle();
+}
+
+TEST_CASE("the first half of a concurrent pair is up when its bootstrap server names it") {
+  PairSite m("concurrent");
+  m.p->engine_id.clear();
+  m.add("p", "prefill", "concurrent", m.p->url());
+  const ExternalEngine& e = *m.conductor->external().find("p");
+  REQUIRE(until(m.loop, [&] { return e.why.find("bootstrap server") != std::string::npos; }));
+  CHECK_FALSE(e.up);
+  CHECK(e.why.find("engine of rank 0") != std::string::npos);
+}
+
+TEST_CASE("halves pair up with their own kind only") {
+  PairSite m("concurrent");
+  m.add("d", "decode", "sequential", {});
+  REQUIRE(until(m.loop, [&] { return m.conductor->external().find("d")->up; }));
+  CHECK(m.ask("/ready").status == 503);
+}
+
+TEST_CASE("a registration says what is wrong with its pair") {
+  const auto why = [](const std::string& more) {
+    auto o = parse_external(*parse_json(R"({"instance_id":"a","url":"http://x:1")" + more + "}"));
+    return o ? "" : o.error().what;
+  };
+  CHECK(why(R"(,"role":"prefill","pair":"concurrent","bootstrap":"http://[::1]:8998/")") == "");
+  CHECK(why(R"(,"role":"decode","pair":"sglang")") == "");
+  CHECK(why(R"(,"pair":"twice")").find("sequential, concurrent or sglang") != std::string::npos);
+  CHECK(why(R"(,"pair":"sglang")").find("role prefill or decode") != std::string::npos);
+  for (const char* url : {"", "x:1", "https://x:1", "http://x", "http://:1"})
+    CHECK(why(std::string(R"(,"role":"prefill","pair":"sglang","bootstrap":")") + url + "\"")
+              .find("http://host:port") != std::string::npos);
+  CHECK(why(R"(,"bootstrap":"http://x:1")").find("of role prefill") != std::string::npos);
+}
+
+TEST_CASE("what a bootstrap server answers is checked") {
+  CHECK(*engine_at_bootstrap(R"({"0":{"engine_id":"a"},"1":{"engine_id":"b"}})", 1) == "b");
+  const std::string long_id(300, 'x');
+  for (const std::string& wrong :
+       {std::string("["), std::string("[]"), std::string(R"({"0":1})"),
+        std::string(R"({"0":{"engine_id":7}})"), R"({"0":{"engine_id":")" + long_id + "\"}}"})
+    CHECK(!engine_at_bootstrap(wrong, 0));
+}
+
+}  // namespace
+}  // namespace external_pairs_test
