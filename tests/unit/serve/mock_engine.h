@@ -139,7 +139,7 @@ struct MockEngine {
     meet(x, body);
   }
 
-  // As a half of a pair of which both get a request at once: the first says that it is there, the
+  // As half of a pair that gets a request at once: the first one says that it is there, the
   // second answers when the first is.
   void meet(const http::Exchange& x, const Json& body) {
     const Json* const kv = member(body, "kv_transfer_params");
