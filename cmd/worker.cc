@@ -9,6 +9,8 @@
 #include "cmd/command.h"
 #include "sched/pool_index.h"
 #include "sched/prefill_order.h"
+#include "serve/protocol/model_info.h"
+#include "serve/runtime/prompt_lookup.h"
 #include "serve/worker/decode_memory.h"
 
 namespace mc {
@@ -53,6 +55,10 @@ void WorkerProgram::describe(OptionList& v) {
   v("watermark", watermark,
     "share of the blocks that new requests leave free for answers that grow");
   v("swap-memory", swap_memory, "host memory for the KV of preempted requests");
+  v("speculate", speculate,
+    "guess up to so many next tokens of an answer from the text before them and check them in its "
+    "next step: faster where an answer quotes its prompt; the tokens are the same (cpu engine); "
+    "0: none");
   v("stage", stage,
     "I/N: this process is stage I of a pipeline of N that computes prompts, and has that slice of "
     "the layers; it joins no conductor; empty: all layers, or those of the head of --cpp-group");
@@ -90,6 +96,16 @@ Result<> WorkerProgram::check() const {
     return fail(Code::kInvalid, "--conductor-timeout: want more than 0, as 60s");
   if (!(watermark >= 0 && watermark <= 0.5))
     return fail(Code::kInvalid, "--watermark %s: want 0 to 0.5", number_text(watermark).c_str());
+  if (speculate > serve::PromptLookup::kMost)
+    return fail(Code::kInvalid, "--speculate %u: want 0 to %zu", speculate,
+                serve::PromptLookup::kMost);
+  const bool decodes = role != "prefill";
+  if (speculate > 0 && decodes &&
+      (worker.choice.engine == "cuda" || !serve::computes(worker.choice)))
+    return fail(Code::kUnsupported,
+                "--speculate %u: the %s engine checks no guesses: give --engine cpu, or "
+                "--speculate 0",
+                speculate, worker.choice.engine == "cuda" ? "cuda" : "dummy");
   if ((!stage.empty() || !cpp_group.empty()) && role != "prefill")
     return fail(Code::kInvalid, "--stage and --cpp-group are for --role prefill, not %s",
                 escape(role).c_str());
@@ -158,6 +174,7 @@ serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
   c.cache_answers = cache_answers == "on";
   c.preempt = preempt;
   c.watermark = watermark;
+  c.speculate = speculate;
   c.swap_bytes = swap_memory.n;
   c.conductor_timeout = conductor_timeout;
   c.peer_timeout = transfer.peer_timeout;

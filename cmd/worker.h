@@ -37,6 +37,7 @@ struct WorkerProgram {
   std::string cache_answers = "on";
   std::string preempt = "auto";
   double watermark = 0.01;
+  uint32_t speculate = 0;
   Bytes swap_memory{uint64_t{1} << 30};
   std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
   std::vector<std::string> cpp_group;  // for the head: the other stages' control addresses

@@ -43,6 +43,7 @@ struct KvRoute {
   std::string decode;  // its control address
   KvPeer peer;         // the reserved blocks; offsets where the sender's part begins
   uint32_t ranks = 1;  // of those
+  size_t there = 0;    // leading blocks that the decode worker has
   uint64_t shift = 0;  // of the sender's layers within a block: it has a slice
   std::vector<std::byte*> blocks;
   std::vector<BlockId> ids;

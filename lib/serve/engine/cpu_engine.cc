@@ -166,23 +166,42 @@ void CpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
 }
 
 std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const {
+  std::vector<int32_t> tokens(batch.size());
+  generate(batch, [&](size_t item, int32_t token) {
+    tokens[item] = token;
+    return std::nullopt;
+  });
+  return tokens;
+}
+
+void CpuEngine::generate(std::span<const DecodeItem> batch, const Next& next) const {
   const model::ModelConfig& c = transformer_.config();
   MC_CHECK(spec_.layers == c.layers);  // not a slice
-  std::vector<int32_t> last, tokens;
+  std::vector<int32_t> tokens;         // a row each
   std::vector<model::Slice> slices;
   for (const DecodeItem& item : batch) {
     const size_t n = item.sequence.tokens.size();
     MC_CHECK(n > 0);
-    last.push_back(item.sequence.tokens[n - 1]);
-    slices.push_back({item.sequence.blocks, n - 1, n});
+    tokens.push_back(item.sequence.tokens[n - 1]);
+    tokens.insert(tokens.end(), item.guesses.begin(), item.guesses.end());
+    slices.push_back({item.sequence.blocks, n - 1, n + item.guesses.size()});
   }
-  std::vector<float> x(batch.size() * c.hidden), logits(batch.size() * c.vocab);
-  transformer_.embed(last, x.data());
+  const size_t rows = tokens.size();
+  std::vector<float> x(rows * c.hidden), logits(rows * c.vocab);
+  transformer_.embed(tokens, x.data());
   for (uint32_t layer = 0; layer < c.layers; ++layer) transformer_.layer(layer, slices, x.data());
-  transformer_.logits(x.data(), batch.size(), logits.data());
-  for (size_t i = 0; i < batch.size(); ++i)
-    tokens.push_back(next_token(std::span(logits).subspan(i * c.vocab, c.vocab), batch[i], c.eos));
-  return tokens;
+  transformer_.logits(x.data(), rows, logits.data());
+  std::span<float> left(logits);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const std::span<const int32_t> guesses = batch[i].guesses;
+    std::optional<DecodeItem> item = batch[i];
+    for (size_t at = 0; item && at <= guesses.size(); ++at) {
+      const int32_t token = next_token(left.subspan(at * c.vocab, c.vocab), *item, c.eos);
+      item = next(i, token);
+      if (at < guesses.size() && token != guesses[at]) break;
+    }
+    left = left.subspan((guesses.size() + 1) * c.vocab);
+  }
 }
 
 }  // namespace mc::serve

@@ -51,6 +51,8 @@ class CpuEngine final : public Engine {
                      Activations& activations) const override;
   uint64_t verify(const SequenceView&) const override { return 0; }  // cannot verify
   std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
+  bool checks_guesses() const override { return true; }
+  void generate(std::span<const DecodeItem> batch, const Next& next) const override;
 
  private:
   const cost::ModelSpec spec_;

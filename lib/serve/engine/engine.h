@@ -11,6 +11,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -110,6 +111,9 @@ struct DecodeItem {
   // Gets the probability of the chosen token, as `sampling.logprobs` asks. nullptr: nothing.
   TokenLogprobs* logprobs = nullptr;
   TokenMask* mask = nullptr;  // nullptr: any token may come
+  // Tokens that may come next, in order, for generate(). Their KV is written behind the last
+  // token's; what follows a wrong guess is no KV of the sequence, and the next pass writes over it.
+  std::span<const int32_t> guesses{};
 
   bool tells() const { return logprobs != nullptr && sampling.logprobs > 0; }
   // Whether a device cannot choose the token itself.
@@ -154,6 +158,19 @@ class Engine {
   // The token after each sequence, in [0, vocab), from its KV as it is in memory. Requires: all
   // layers of all tokens but the last, which this writes. Batch mates change no result.
   virtual std::vector<int32_t> decode(std::span<const DecodeItem> batch) const = 0;
+
+  // Takes a sequence's next token. Returns the item to draw the token after it from; its sequence
+  // has that token, its KV the same blocks. nullopt: the sequence wants no more.
+  using Next = std::function<std::optional<DecodeItem>(size_t item, int32_t token)>;
+  // Whether generate() computes guesses. An engine that does not ignores them.
+  virtual bool checks_guesses() const { return false; }
+  // As decode(), with guesses: one pass computes what follows each sequence's last token and each
+  // of its guesses. Then a token is drawn, and another while the last one is as guessed: those that
+  // as many steps of decode() give. Requires: blocks for the guesses' KV.
+  virtual void generate(std::span<const DecodeItem> batch, const Next& next) const {
+    const std::vector<int32_t> tokens = decode(batch);
+    for (size_t i = 0; i < batch.size(); ++i) (void)next(i, tokens[i]);
+  }
 
   void write(const ChunkView& chunk) const {  // all layers
     Activations activations;

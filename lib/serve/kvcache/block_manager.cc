@@ -44,9 +44,14 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
   }
   const size_t hit = tx.blocks.size();
   const size_t available = free_blocks() + cached_blocks() - idle_hits;
-  if (request.blocks - hit > available)
-    return fail(Code::kNoSpace, "request %s needs %llu blocks, %zu are not in use: retry later",
-                request.request.c_str(), static_cast<ull>(request.blocks - hit), available);
+  if (request.blocks - hit + request.spare > available)
+    return fail(Code::kNoSpace, "request %s needs %llu blocks%s, %zu are not in use: retry later",
+                escape(request.request).c_str(), static_cast<ull>(request.blocks - hit),
+                request.spare == 0 ? ""
+                                   : strf(" and leaves %llu for answers that grow",
+                                          static_cast<ull>(request.spare))
+                                         .c_str(),
+                available);
   for (const BlockId id : tx.blocks) lock(id);
   while (tx.blocks.size() < request.blocks) tx.blocks.push_back(take());
   tx.request = std::move(request.request);

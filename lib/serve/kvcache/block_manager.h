@@ -64,6 +64,7 @@ struct BlockRequest {
   uint64_t context_blocks = 0;  // leading ones that are kept
   Duration keep{};              // for so long after each use
   bool ephemeral = false;       // the others are evicted first
+  uint64_t spare = 0;           // blocks that stay free or cached, for answers that grow
 };
 
 struct Tx {

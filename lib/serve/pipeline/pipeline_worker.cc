@@ -272,6 +272,7 @@ Result<PipelineWorker::JobPtr> PipelineWorker::make_job(const PipelineBegin& m) 
   kv.decode = m.target.control;
   kv.shift = engine_.spec().first_layer * engine_.spec().layer_bytes(tokens);
   kv.peer.guard = {m.target.guard_offset, m.target.guard};
+  kv.there = m.target.blocks_here;
   for (const uint64_t offset : m.target.block_offsets) kv.peer.offsets.push_back(offset + kv.shift);
   for (const uint32_t b : m.blocks) {
     kv.ids.push_back(b);
@@ -423,7 +424,8 @@ void PipelineWorker::layer_done(const WorkPtr& work, uint64_t begin, uint64_t en
 
 void PipelineWorker::send(const WorkPtr& work, size_t first, size_t last, uint64_t at,
                           uint64_t bytes) {
-  if (first == last || !work->job->reachable || work->broken) return;
+  first = std::max(first, work->job->kv.there);
+  if (first >= last || !work->job->reachable || work->broken) return;
   ++busy_;
   ++work->parts;
   work->done.kv_bytes += (last - first) * bytes;

@@ -57,9 +57,10 @@ struct Reservation {
   uint32_t ranks = 1;                    // that D's blocks are laid out for (kv_shape.h)
   // 1: D does Reserve's `controls`; 2: and its `constraint`. 0: its release does not know of them.
   uint32_t sampling = 0;
+  uint32_t blocks_here = 0;  // leading blocks whose KV D has: P sends none of it
   static void fields(auto& a, auto& m) {
     a(m.segment, wire::at_most<kPromptMax>(m.block_offsets), m.guard_offset, m.guard, m.control,
-      m.ranks, m.sampling);
+      m.ranks, m.sampling, m.blocks_here);
   }
 };
 

@@ -1,16 +1,18 @@
 // One request on a decode worker: its tokens, KV blocks and progress.
 //
-// Thread: the loop's; while `busy`, tokens and parents belong to the compute thread.
+// Thread: the loop's; while `busy`, tokens, parents and speculation belong to the compute thread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "serve/engine/engine.h"
 #include "serve/kvcache/block_manager.h"
 #include "serve/protocol/messages.h"
+#include "serve/runtime/prompt_lookup.h"
 #include "telemetry/tracer.h"
 
 namespace mc::serve {
@@ -36,10 +38,12 @@ struct Sequence {
   bool ignore_eos = false;
   std::vector<model::Bias> bias;  // what `sampling` has; never reallocated
   Sampling sampling;
-  std::shared_ptr<Guide> guide;  // keeps the answer to its form; nullptr: it has none
+  std::optional<Speculation> speculation;  // nullopt: its tokens are not guessed
+  std::shared_ptr<Guide> guide;            // keeps the answer to its form; nullptr: it has none
   TxId tx = 0;
   bool own = false;              // this process computes its prompt
   std::vector<BlockId> adopted;  // then: the prompt's blocks, pinned
+  size_t here = 0;               // else: leading blocks that were here, shared with others
   size_t slot = 0;               // of its guard word
   uint64_t guard = 0;
   bool settled = false;     // the prefill side writes no more
@@ -65,6 +69,8 @@ struct Sequence {
   // The chained hash of a prompt block, before any token is generated. The last block's covers the
   // tokens it has, which may be fewer than a full block's.
   BlockHash block_key(size_t block, uint32_t block_tokens) const;
+  // Tokens that may still be generated after the next one.
+  size_t left() const { return max_tokens > generated() ? max_tokens - generated() - 1 : 0; }
   // Appends a token; if it begins a block, the block gets its parent's digest.
   void append(int32_t token, uint32_t block_tokens);
   // Records the span and its steps, once.

@@ -84,19 +84,18 @@ Result<> DecodeMemory::reserve(const SequencePtr& s, Time now) {
   // adopt() brings an own prompt's blocks later. A transaction needs at least one.
   if (s->own) want.blocks = std::max<uint64_t>(want.blocks - prompt, 1);
   want.prompt_tokens = s->own ? 0 : s->prompt;
+  for (size_t i = 0; !s->own && i < s->prompt / engine_.block_tokens(); ++i)
+    want.hashes.push_back(s->block_key(i, engine_.block_tokens()));
   want.lease = kReservation;
-  const uint64_t spare = headroom();
-  if (available(blocks_) < want.blocks + spare && pool_ != nullptr) pool_->shed();
-  if (available(blocks_) < want.blocks + spare)
-    return fail(Code::kNoSpace,
-                "request %s needs %llu blocks and leaves %llu for answers that grow, %llu are not "
-                "in use: retry later",
-                escape(s->request).c_str(), static_cast<Printed>(want.blocks),
-                static_cast<Printed>(spare), static_cast<Printed>(available(blocks_)));
-  MC_TRY(s->tx, blocks_.allocate(want, now));
+  want.spare = headroom();
+  auto tx_of = blocks_.allocate(want, now);
+  if (!tx_of && pool_ != nullptr && pool_->shed()) tx_of = blocks_.allocate(want, now);
+  MC_TRY(s->tx, std::move(tx_of));
   MC_TRY_(blocks_.start(s->tx));  // the KV's deadline replaces the lease
   if (s->own) s->blocks.resize(prompt);
-  for (const BlockId block : blocks_.find(s->tx)->blocks) s->blocks.push_back(core_.block(block));
+  const Tx& tx = *blocks_.find(s->tx);
+  for (const BlockId block : tx.blocks) s->blocks.push_back(core_.block(block));
+  s->here = tx.hit;
   s->age = next_age_++;
   by_age_.emplace(s->age, s);
   return {};
@@ -127,6 +126,15 @@ std::vector<SequencePtr> DecodeMemory::grow(std::vector<SequencePtr> running) {
   std::erase_if(running, [](const SequencePtr& s) {
     return s->kv != KvPlace::kHere || s->stalled || s->ended;
   });
+  for (const SequencePtr& s : running) {
+    if (!s->speculation || s->speculation->guesses.empty()) continue;
+    std::vector<int32_t>& guesses = s->speculation->guesses;
+    const uint64_t wanted = blocks_of(s->tokens.size() + guesses.size());
+    while (s->blocks.size() < wanted && available(blocks_) > headroom())
+      s->blocks.push_back(core_.block(*blocks_.extend(s->tx)));
+    const size_t room = s->blocks.size() * engine_.block_tokens() - s->tokens.size();
+    guesses.resize(std::min(guesses.size(), room));
+  }
   preempted_.set(static_cast<double>(batch_.preempted()));
   return running;
 }

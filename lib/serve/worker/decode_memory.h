@@ -1,5 +1,8 @@
 // The KV blocks of a decode worker's sequences. A sequence takes blocks as it grows.
 //
+// Full blocks of prompts are shared: a prompt that begins as another one has its blocks, which stay
+// cached after their last sequence. Nothing writes into a shared block.
+//
 // A reservation takes the blocks of its prompt only, and leaves a watermark of blocks free. When a
 // sequence needs a block and none is left, the youngest sequence is preempted: it leaves the batch
 // and gives its blocks away. Its KV is copied to host memory, or put into the pool, or computed
@@ -60,7 +63,8 @@ class DecodeMemory {
   // Blocks for a prompt. Gives `s` its age. Errors: kInvalid: the pool is too small for prompt and
   // answer; kNoSpace: not now.
   Result<> reserve(const SequencePtr& s, Time now);
-  // Of the running sequences, those that have blocks for their next token. May preempt others.
+  // Of the running sequences, those that have blocks for their next token. May preempt others, but
+  // not for guesses: those take blocks that are free beside the headroom, or are dropped.
   std::vector<SequencePtr> grow(std::vector<SequencePtr> running);
   // Begins to bring back preempted sequences that fit now. Call it between steps.
   void bring_back();

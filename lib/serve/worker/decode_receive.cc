@@ -123,7 +123,10 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
   KvPeer peer;
   peer.segment = *segment;
   peer.offsets = m.offsets;
-  const KvRange range{0, m.offsets.size(), m.at, m.bytes,
+  const size_t offered = m.offsets.size();
+  const size_t shared = s->here > m.first ? std::min(s->here - m.first, offered) : 0;
+  if (shared == offered) return reply(rpc::Empty{});
+  const KvRange range{shared, offered, m.at, m.bytes,
                       loop_.clock().now() + 3 * config_.peer_timeout};
   ++s->busy;
   pulls_.run(plan_between(xfer::Op::kRead, std::span(s->blocks).subspan(m.first), peer, m.ranks,
@@ -140,8 +143,10 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
 
 // ---- pool
 
-// Gets blocks of the prompt from the pool. Computes the first lost block and all after it here.
-void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks) {
+// Gets blocks of the prompt from the pool, but for shared ones. Computes the first lost block and
+// all after it here.
+void DecodeWorker::fetch(const SequencePtr& s, std::vector<uint32_t> blocks) {
+  std::erase_if(blocks, [&](uint32_t i) { return i < s->here; });
   const uint32_t tokens = engine_.block_tokens();
   const uint64_t bytes = engine_.spec().block_bytes(tokens);
   StoreConnector::Wanted wanted;
@@ -152,7 +157,7 @@ void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& bloc
   batch_.remove(s->request);  // from here on the store's time-outs apply
   MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
   ++s->busy;
-  pool_->fetch(std::move(wanted), [this, s, blocks](size_t got) {
+  pool_->fetch(std::move(wanted), [this, s, blocks = std::move(blocks)](size_t got) {
     --s->busy;
     if (s->ended) return try_free(s);
     fetched_.add(got);
@@ -192,6 +197,7 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
                   static_cast<uint32_t>(bad_blocks));
     return;
   }
+  share(*s);
   const auto join = [this, weak = std::weak_ptr(s)] {
     const SequencePtr it = weak.lock();
     if (it == nullptr || it->ended) return;
@@ -203,6 +209,17 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
   s->guide->when_ready(join);  // no step waits for a grammar that is compiled
 }
 
+// The prompt's KV is here: later prompts share its full blocks, and it shares those that others
+// have meanwhile. Requires: no job or transfer uses the sequence.
+void DecodeWorker::share(Sequence& s) {
+  if (!s.adopted.empty()) return;  // shared already
+  // Into an unsettled prompt's blocks the prefill side may still write: it keeps its own.
+  const size_t shared = s.settled ? blocks_.rematch(s.tx) : 0;
+  const Tx& tx = *blocks_.find(s.tx);
+  for (size_t i = s.here; i < shared; ++i) s.blocks[i] = core_->block(tx.blocks[i]);
+  blocks_.computed(s.tx, s.prompt / engine_.block_tokens());
+}
+
 // ---- what does not arrive
 
 // Computes the prompt's KV from `begin` on. A late write of the prefill side does no harm: the same
@@ -212,6 +229,7 @@ void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
     if (s->ended) return try_free(s);
     if (!computed) return fail_sequence(s, computed.error().what);
     recomputed_.add();
+    share(*s);
     s->arrived = s->verified = loop_.now();
     MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
     MC_CHECK(batch_.kv_arrived(s->request));
@@ -233,7 +251,7 @@ void DecodeWorker::expire() {
              s->request.c_str());
     s->recomputed = true;
     if (pool_ == nullptr) {
-      recompute(s, 0);
+      recompute(s, s->here * engine_.block_tokens());
       continue;
     }
     std::vector<uint32_t> all(s->parents.size());

@@ -53,6 +53,10 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
                              {{"role", "decode"}})),
       usage_(metrics.gauge("vllm:kv_cache_usage_perc", "share of the blocks in use")),
       generated_(metrics.counter("vllm:generation_tokens_total", "tokens generated")),
+      guessed_(metrics.counter("vllm:spec_decode_num_draft_tokens_total",
+                               "tokens guessed from a request's text and checked")),
+      accepted_(metrics.counter("vllm:spec_decode_num_accepted_tokens_total",
+                                "guessed tokens that came true")),
       kv_errors_(metrics.counter("mc_engine_kv_errors_total", "KV blocks that did not verify")),
       failed_(metrics.counter("mc_engine_failed_requests_total", "requests ended as errors")),
       recomputed_(metrics.counter("mc_engine_recomputed_requests_total",
@@ -165,6 +169,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   SequencePtr s = make_sequence(m, engine_.block_tokens());
   MC_TRY(s->guide, guides_.open(m.constraint, m.stop_tokens, m.prompt));
   s->own = colocated_ && m.prefill == control_;
+  if (config_.speculate > 0 && engine_.checks_guesses()) s->speculation.emplace(config_.speculate);
   MC_TRY_(memory_.reserve(s, now));
   Reservation r;
   if (!s->own) r.segment = transfer_.describe();
@@ -180,6 +185,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), s->guard));
   r.guard_offset = core_->guard_offset(s->slot);
   r.guard = s->guard;
+  r.blocks_here = static_cast<uint32_t>(s->here);
   s->reserved = now;
   s->span = {config_.tracer, telemetry::from_wire(call.trace_id), now};
   Duration patience =
@@ -228,62 +234,39 @@ void DecodeWorker::run(std::vector<SequencePtr> batch) {
   Time due = start;
   if (engine_.modelled_time())  // after the work that the prefill instance has begun
     due = core_->free_at = std::max(core_->free_at, start) + batch_.step_time();
-  auto drawn = std::make_shared<Drawn>();
-  drawn->logprobs.resize(batch.size());
-  for (const SequencePtr& s : batch) {
-    ++s->busy;
-    s->sampling.eos_allowed = !s->ignore_eos && s->generated() + 1 >= s->min_tokens;
-  }
-  const auto work = [this, batch, drawn] {
-    std::vector<DecodeItem> items;
-    for (const SequencePtr& s : batch)
-      items.push_back({s->view(), s->sampling, !s->generated(), &drawn->logprobs[items.size()],
-                       s->guide.get()});
-    drawn->tokens = engine_.decode(items);
-    for (size_t i = 0; i < batch.size(); ++i) {
-      batch[i]->append(drawn->tokens[i], engine_.block_tokens());
-      if (batch[i]->guide) batch[i]->guide->took(drawn->tokens[i]);
-    }
-  };
-  const auto done = [this, batch, drawn, due, start] {
+  const auto step = std::make_shared<DecodeStep>(engine_, std::move(batch));
+  for (const SequencePtr& s : step->batch()) ++s->busy;
+  const auto done = [this, step, due, start] {
     // The modelled time of the step, if computing took less.
-    if (loop_.clock().now() >= due) return stepped(batch, *drawn, start);
-    after(due, [this, batch, drawn, start] { stepped(batch, *drawn, start); });
+    if (loop_.clock().now() >= due) return stepped(*step, start);
+    after(due, [this, step, start] { stepped(*step, start); });
   };
-  if (core_->submit(work, done)) return;
+  if (core_->submit([step] { step->run(); }, done)) return;
   stepping_ = false;
-  for (const SequencePtr& s : batch) {
+  for (const SequencePtr& s : step->batch()) {
     --s->busy;
     fail_sequence(s, "this worker is overloaded");
   }
 }
 
-void DecodeWorker::stepped(const std::vector<SequencePtr>& batch, Drawn& drawn, Time start) {
+void DecodeWorker::stepped(DecodeStep& step, Time start) {
   const Time now = loop_.clock().now();
+  const std::vector<SequencePtr>& batch = step.batch();
   step_seconds_.observe(to_seconds(now - start));
   if (config_.trace != nullptr)
     config_.trace->span("decode", strf("step of %zu", batch.size()), start, now,
                         batch.front()->request);
   stepping_ = false;
   for (const SequencePtr& s : batch) --s->busy;
-  deliver(batch, drawn);
-  step();
+  deliver(step);
+  this->step();
 }
 
-std::string DecodeWorker::finish_of(const Sequence& s, int32_t token) const {
-  if (s.guide && s.guide->over()) return "stop";
-  const bool may_stop = s.generated() >= s.min_tokens;
-  if (may_stop && !s.ignore_eos && engine_.ends_answer(token)) return "stop";
-  if (may_stop &&
-      std::find(s.stop_tokens.begin(), s.stop_tokens.end(), token) != s.stop_tokens.end())
-    return "stop";
-  return s.generated() >= s.max_tokens ? "length" : "";
-}
-
-void DecodeWorker::deliver(const std::vector<SequencePtr>& batch, Drawn& drawn) {
+void DecodeWorker::deliver(DecodeStep& step) {
   std::map<std::string, std::vector<TokenUpdate>> updates;  // by conductor
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const SequencePtr& s = batch[i];
+  for (size_t i = 0; i < step.batch().size(); ++i) {
+    const SequencePtr& s = step.batch()[i];
+    DecodeStep::Drawn& drawn = step.drawn()[i];
     if (s->ended) {  // aborted during the step
       try_free(s);
       continue;
@@ -292,14 +275,16 @@ void DecodeWorker::deliver(const std::vector<SequencePtr>& batch, Drawn& drawn) 
       fail_sequence(s, why);
       continue;
     }
-    generated_.add();
-    ++s->answered;
-    batch_.advanced(s->request);
+    generated_.add(drawn.tokens.size());
+    guessed_.add(drawn.guessed);
+    accepted_.add(drawn.tokens.size() - 1);
+    s->answered += static_cast<uint32_t>(drawn.tokens.size());
+    batch_.advanced(s->request, drawn.tokens.size());
     TokenUpdate u;
     u.request = s->request;
-    u.tokens = {drawn.tokens[i]};
-    if (s->sampling.logprobs > 0) u.logprobs = {std::move(drawn.logprobs[i])};
-    u.finish = finish_of(*s, drawn.tokens[i]);
+    u.finish = finish_of(engine_, *s, drawn.tokens.back());
+    u.tokens = std::move(drawn.tokens);
+    u.logprobs = std::move(drawn.logprobs);
     u.wait_ms = to_ms(s->joined - s->verified);
     u.load_ms = to_ms(s->verified - s->arrived);
     u.decode_ms = to_ms(loop_.now() - s->joined);

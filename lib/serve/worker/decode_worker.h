@@ -13,6 +13,10 @@
 // The KV of generated tokens is kept for later prompts that begin with them, as the next turn of a
 // chat does: full blocks go to the pool, and where this process computes prompts too, they stay.
 //
+// With `speculate`, a sequence's next tokens are guessed from its text (prompt_lookup.h) and
+// checked in its step. Its tokens are those of one step each. Guesses take blocks that nobody else
+// needs.
+//
 // Tokens that its conductor does not take are sent again (token_outbox.h); decoding goes on. After
 // conductor_timeout its requests end.
 //
@@ -38,6 +42,7 @@
 #include "serve/kvcache/block_manager.h"
 #include "serve/protocol/messages.h"
 #include "serve/runtime/batcher.h"
+#include "serve/runtime/decode_step.h"
 #include "serve/runtime/guide.h"
 #include "serve/runtime/sequence.h"
 #include "serve/runtime/trace_events.h"
@@ -63,10 +68,11 @@ struct DecodeConfig {
   Duration token_retry = std::chrono::seconds(2);         // tokens not taken by then are sent again
   Duration conductor_timeout = std::chrono::seconds(60);  // one that takes nothing is gone then
   bool cache_answers = true;                              // the KV of generated tokens
-  store::ClientOptions store;                             // master empty: no pool
-  TraceEvents* trace = nullptr;                           // outlives the worker; nullptr: no trace
-  telemetry::Tracer* tracer = nullptr;                    // outlives the worker; nullptr: no spans
-  Guides::OpenTokenizer tokenizer;  // for constrained answers; none: they are refused
+  uint32_t speculate = 0;               // guesses a step, at most PromptLookup::kMost; 0: none
+  store::ClientOptions store;           // master empty: no pool
+  TraceEvents* trace = nullptr;         // outlives the worker; nullptr: no trace
+  telemetry::Tracer* tracer = nullptr;  // outlives the worker; nullptr: no spans
+  Guides::OpenTokenizer tokenizer;      // for constrained answers; none: they are refused
 };
 
 class DecodeWorker {
@@ -102,19 +108,15 @@ class DecodeWorker {
   // KV that arrives, in decode_receive.cc.
   void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
   Result<SequencePtr> find_offered(const KvOffer& m) const;
-  void fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks);
+  void fetch(const SequencePtr& s, std::vector<uint32_t> blocks);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
   void recompute(const SequencePtr& s, size_t begin);
+  void share(Sequence& s);
   void step();
   void run(std::vector<SequencePtr> batch);
-  struct Drawn {  // of each of a batch
-    std::vector<int32_t> tokens;
-    std::vector<TokenLogprobs> logprobs;
-  };
-  void stepped(const std::vector<SequencePtr>& batch, Drawn& drawn, Time start);
-  void deliver(const std::vector<SequencePtr>& batch, Drawn& drawn);
-  std::string finish_of(const Sequence& s, int32_t token) const;
+  void stepped(DecodeStep& step, Time start);
+  void deliver(DecodeStep& step);
   void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
   void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks
   void try_free(const SequencePtr& s);
@@ -143,7 +145,8 @@ class DecodeWorker {
   io::Loop::Handle ticker_ = 0;
   std::map<std::string, Gauge*> block_gauges_;
   Gauge &running_, &waiting_, &usage_;
-  Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_, &answer_blocks_;
+  Counter &generated_, &guessed_, &accepted_, &kv_errors_, &failed_, &recomputed_, &fetched_,
+      &answer_blocks_;
   BucketHistogram& step_seconds_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<StoreConnector> pool_;

@@ -237,7 +237,8 @@ void PrefillWorker::publish(const JobPtr& job, size_t upto) {
 
 void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t at,
                          uint64_t bytes) {
-  if (first == last || job->own) return;
+  first = std::max(first, job->kv.there);
+  if (first >= last || job->own) return;
   ++job->busy;
   job->done.kv_bytes += (last - first) * bytes;
   if (!job->transfer) job->transfer = job->span.child(loop_.clock().now());

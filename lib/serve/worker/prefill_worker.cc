@@ -184,6 +184,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   }
   job->kv.peer.offsets = m.target.block_offsets;
   job->kv.ranks = m.target.ranks;
+  job->kv.there = m.target.blocks_here;
   job->kv.peer.guard = {m.target.guard_offset, m.target.guard};
   job->kv.request = m.request;
   job->prompt = m.prompt;

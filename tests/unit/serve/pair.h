@@ -62,6 +62,7 @@ struct PairOptions {
   uint32_t chunk_tokens = 64;
   Duration recompute_after{};
   bool cache_answers = true;
+  uint32_t speculate = 0;
   std::string preempt = "auto";
   double watermark = 0.01;
   uint64_t swap_bytes = 64 << 20;
@@ -131,6 +132,7 @@ struct Pair {
     d.time_scale = options.time_scale;
     d.recompute_after = options.recompute_after;
     d.cache_answers = options.cache_answers;
+    d.speculate = options.speculate;
     d.preempt = options.preempt;
     d.watermark = options.watermark;
     d.swap_bytes = options.swap_bytes;

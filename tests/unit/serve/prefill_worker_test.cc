@@ -223,7 +223,7 @@ TEST_CASE("KV damaged before it is pushed fails the request at decode, with a co
   io::Loop loop(clock);
   Pair pair(loop);
   const auto prompt = prompt_of(64, 6), other = prompt_of(64, 7);
-  pair.serve("a", prompt);
+  pair.serve("a", prompt_of(64, 8));
   // The wrong KV: another prompt's, pushed into the blocks of this one.
   const auto target = pair.reserve("b", prompt);
   REQUIRE(target);
