@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,14 +50,10 @@ class Child {
   Child& operator=(const Child&) = delete;
   // User and system time so far, in seconds.
   double cpu() const {
-    unsigned long user = 0, kernel = 0;
-    if (FILE* f = std::fopen(("/proc/" + std::to_string(pid_) + "/stat").c_str(), "r")) {
-      if (std::fscanf(f, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
-                      &kernel) != 2)
-        user = kernel = 0;
-      std::fclose(f);
-    }
-    return static_cast<double>(user + kernel) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    clockid_t clock = 0;
+    timespec used{};
+    if (::clock_getcpuclockid(pid_, &clock) == 0) ::clock_gettime(clock, &used);
+    return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) / 1e9;
   }
 
  private:

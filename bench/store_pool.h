@@ -86,6 +86,12 @@ class StorePool {
     return {};
   }
   const std::string& folder() const { return folder_; }
+  // CPU time of all of these servers so far, in seconds.
+  double cpu() const {
+    double sum = 0;
+    for (const auto& child : all_) sum += child->cpu();
+    return sum;
+  }
 
  private:
   Result<> start(const std::string& program, const std::string& name, const Flags& verb,

@@ -129,7 +129,10 @@ void Client::shake_hands(size_t at) {
   link.handshake.reset();
   if (!end) return;
   link.shm = std::move(**end);
-  link.shm_watch = loop_.watch_fd(link.shm->fd(), [this, at] { receive_shm(at); });
+  link.shm_watch = loop_.watch_fd(link.shm->fd(), [this, at] {
+    links_[at].shm->woken();
+    receive_shm(at);
+  });
   link.poll_watch =
       loop_.watch_memory([this, at] { return poll_shm(at); }, [this, at] { receive_shm(at); });
   link.hot = false;
@@ -149,7 +152,6 @@ bool Client::poll_shm(size_t at) {
 
 void Client::receive_shm(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
-  links_[at].shm->woken();
   do {
     while (links_[at].shm) {
       const auto message = links_[at].shm->receive();

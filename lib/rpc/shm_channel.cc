@@ -1,9 +1,12 @@
 #include "rpc/shm_channel.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -18,9 +21,23 @@ namespace {
 
 constexpr size_t kWaitingMax = 2 * wire::kMessageBytesMax;  // for a peer that does not read
 constexpr size_t kHeadBytes = 8;  // of a message: the sizes of its two frames
-constexpr int kWakeupsMax = 64;
+constexpr Duration kLookAgain = std::chrono::milliseconds(20);  // for the end of the peer
+
+// Values of `asleep`: the reader waits for a byte over the socket, or for the word itself.
+constexpr uint32_t kAtSocket = 1, kAtWord = 2;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));  // the kernel's idea of a futex
+
+// The word lies in memory of two processes, so the futex is not a private one.
+void wait_for_word(std::atomic<uint32_t>& word, uint32_t while_it_is, Duration most) {
+  const auto whole = std::chrono::duration_cast<std::chrono::seconds>(most);
+  const timespec limit{whole.count(), (most - whole).count()};
+  (void)::syscall(SYS_futex, &word, FUTEX_WAIT, while_it_is, &limit, nullptr, 0);
+}
+void wake_word(std::atomic<uint32_t>& word) {
+  (void)::syscall(SYS_futex, &word, FUTEX_WAKE, 1, nullptr, nullptr, 0);
+}
 
 }  // namespace
 
@@ -28,6 +45,7 @@ struct ShmRings {
   struct Ring {
     alignas(64) std::atomic<uint64_t> written;  // by the writer: bytes since the beginning
     std::atomic<uint32_t> crowded;              // the writer waits for room
+    std::atomic<uint32_t> wakes_words;          // the writer knows kAtWord; set once
     alignas(64) std::atomic<uint64_t> taken;    // by the reader
     std::atomic<uint32_t> asleep;               // the reader waits for input
     alignas(64) char bytes[kShmRingBytes];
@@ -58,7 +76,8 @@ Result<ShmChannel> ShmChannel::map(io::Fd socket, int memory, bool server) {
 
 ShmChannel::ShmChannel(io::Fd socket, ShmRings* memory, bool server)
     : socket_(std::move(socket)), memory_(memory), server_(server) {
-  memory_->in(server_).asleep.store(1);
+  memory_->in(server_).asleep.store(kAtSocket);
+  memory_->out(server_).wakes_words.store(1);
 }
 ShmChannel::ShmChannel(ShmChannel&& other) noexcept { *this = std::move(other); }
 ShmChannel& ShmChannel::operator=(ShmChannel&& other) noexcept {
@@ -93,7 +112,12 @@ void ShmChannel::wake_peer() const { ::send(socket_.get(), "!", 1, MSG_DONTWAIT 
 void ShmChannel::wake_reader() const {
   std::atomic<uint32_t>& asleep = memory_->out(server_).asleep;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0) wake_peer();
+  if (asleep.load(std::memory_order_relaxed) == 0) return;
+  const uint32_t how = asleep.exchange(0);
+  if (how == kAtWord)
+    wake_word(asleep);
+  else if (how != 0)
+    wake_peer();
 }
 
 size_t ShmChannel::write_some(const char* from, size_t n) {
@@ -203,23 +227,42 @@ std::optional<ShmChannel::Message> ShmChannel::receive() {
 
 bool ShmChannel::arm() {
   if (broken_) return false;
-  memory_->in(server_).asleep.store(1);
+  memory_->in(server_).asleep.store(kAtSocket);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!has_input()) return true;
   memory_->in(server_).asleep.store(0);
   return false;
 }
 
+// One byte at most is left for the next call: the peer sends one for each `asleep` that it takes
+// back, and that call finds the end of the peer behind it.
+void ShmChannel::check_socket() {
+  char byte;
+  const ssize_t n = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) broken_ = true;
+}
+
 void ShmChannel::woken() {
   memory_->in(server_).asleep.store(0, std::memory_order_relaxed);
-  char wakeups[8];
-  for (int i = 0; i < kWakeupsMax; ++i) {
-    const ssize_t n = ::recv(socket_.get(), wakeups, sizeof wakeups, MSG_DONTWAIT);
-    if (n > 0 || (n < 0 && errno == EINTR)) continue;
-    if (n == 0 || errno != EAGAIN) broken_ = true;
-    break;
-  }
+  check_socket();
   if (!broken_ && !waiting_.empty()) flush();
+}
+
+// The word costs half of what the socket does, on either side. Only a byte over the socket tells
+// that there is room in the ring.
+void ShmChannel::await_input(Duration most) {
+  ShmRings::Ring& in = memory_->in(server_);
+  if (!waiting_.empty() || in.wakes_words.load(std::memory_order_relaxed) == 0) {
+    if (!arm()) return;
+    pollfd p{socket_.get(), POLLIN, 0};
+    (void)::poll(&p, 1, static_cast<int>(most / std::chrono::milliseconds(1) + 1));
+    return woken();
+  }
+  in.asleep.store(kAtWord);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (!has_input()) wait_for_word(in.asleep, kAtWord, std::min(most, kLookAgain));
+  in.asleep.store(0, std::memory_order_relaxed);
+  if (!has_input()) check_socket();
 }
 
 Result<ShmChannel> connect_shm(const std::string& address, Duration budget, const Clock& clock) {

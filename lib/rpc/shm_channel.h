@@ -54,12 +54,15 @@ class ShmChannel {
   // there is input or the channel is broken.
   bool arm();
   void woken();  // call it after waiting, or instead of it
+  // Blocks until there may be input, at most so long. It takes the place of arm() and woken().
+  void await_input(Duration most);
 
  private:
   struct Out;
   ShmChannel(io::Fd socket, ShmRings* memory, bool server);
   void release();
   void wake_peer() const;
+  void check_socket();
   size_t write_some(const char* from, size_t n);
   void put(std::string_view bytes);
   void flush();

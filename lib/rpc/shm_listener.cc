@@ -14,7 +14,8 @@
 namespace mc::rpc {
 namespace {
 
-constexpr Duration kAwake = std::chrono::microseconds(60);  // the longest poll after a message
+constexpr Duration kAwake = std::chrono::microseconds(60);   // the longest poll after a message
+constexpr Duration kRounds = std::chrono::microseconds(50);  // before others of the loop
 constexpr Duration kAcceptRest = std::chrono::milliseconds(100);
 constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
 constexpr size_t kHandshakesMax = 32;
@@ -74,13 +75,18 @@ bool ShmListener::poll_hot() {
   return !hot_.empty();
 }
 
+// Goes round again while there is input, for a while: the loop's look at its descriptors costs as
+// much as several messages.
 void ShmListener::take_hot() {
-  for (size_t i = 0; i < hot_.size();) {
-    Peer& peer = *hot_[i];
-    const bool lives = take_some(peer);
-    if (!lives) drop(peer.id);  // from hot_ too
-    i += lives ? 1 : 0;
-  }
+  const Time until = loop_.clock().now() + kRounds;
+  do {
+    for (size_t i = 0; i < hot_.size();) {
+      Peer& peer = *hot_[i];
+      const bool lives = take_some(peer);
+      if (!lives) drop(peer.id);  // from hot_ too
+      i += lives ? 1 : 0;
+    }
+  } while (has_input() && loop_.clock().now() < until);
 }
 
 // False: the caller must drop the peer.

@@ -1,6 +1,4 @@
 // SyncClient, the client that blocks its caller.
-#include <poll.h>
-
 #include <algorithm>
 
 #include "rpc/client.h"
@@ -14,6 +12,8 @@ constexpr Duration kGreet = std::chrono::milliseconds(200);
 // A server that does not answer for so long hangs. Calls with less time are given up before that is
 // known, and leave the shared memory as it is: no other server will ever read it.
 constexpr Duration kHangs = std::chrono::milliseconds(100);
+// A server that answered so lately is taken to live: to ask the socket is a system call.
+constexpr Duration kFresh = std::chrono::milliseconds(1);
 constexpr Duration kSpin = std::chrono::microseconds(50);
 constexpr size_t kBytesPerPoll = 1500;  // of a call: it polls once more as long for each so many
 constexpr size_t kLongerMax = 4;        // at most
@@ -108,10 +108,7 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
     if (auto answer = next()) return answer;
     const Duration left = deadline - clock_.now();
     if (shm_->broken() || left.count() <= 0) return std::nullopt;
-    if (!shm_->arm()) continue;
-    pollfd p{shm_->fd(), POLLIN, 0};
-    (void)::poll(&p, 1, static_cast<int>(left.count() / 1'000'000 + 1));
-    shm_->woken();
+    shm_->await_input(left);
   }
 }
 
@@ -120,13 +117,15 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
-  const Duration budget = deadline - clock_.now();
-  if (shm_) shm_->woken();
+  const Time now = clock_.now();
+  const Duration budget = deadline - now;
+  if (shm_ && now - shm_heard_ > kFresh) shm_->woken();
   if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
   try_shm(deadline);
   const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), {});
   if (shm_ && shm_->send(envelope, body)) {
     auto answer = wait_shm(id, body.size(), deadline);
+    if (answer) shm_heard_ = clock_.now();
     const bool broken = shm_->broken();
     if (!answer && budget >= kHangs) shm_.reset();  // it does not read, either
     if (!answer && broken) return fail(detail::gone(shm_to_, type));

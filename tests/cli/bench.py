@@ -1,4 +1,4 @@
-"""Tests of bench/peers and bench/gate_record.py, run by tests/cli/bench.sh: no peer, no mc."""
+"""Tests of bench/peers, bench/scale.py and bench/gate_record.py, run by tests/cli/bench.sh: no peer, no mc."""
 import contextlib
 import io
 import json
@@ -9,11 +9,14 @@ import sys
 import tempfile
 import time
 import unittest
+import xml.etree.ElementTree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / 'bench'), str(ROOT / 'bench/peers')]
 import area  # noqa: E402
 import gate_record  # noqa: E402
+import scale  # noqa: E402
+import scale_plot  # noqa: E402
 import side  # noqa: E402
 import store_worker  # noqa: E402
 import stores  # noqa: E402
@@ -167,6 +170,34 @@ class Timing(unittest.TestCase):
             end = max(max(p[0], p[1]) + p[2] for p in pieces)
             self.assertLessEqual(end, transfers.LARGEST, what)
             self.assertIn(kind, transfers.KINDS)
+
+
+class ScalePage(unittest.TestCase):
+    def test_all_that_was_measured_is_drawn(self):
+        found = {'put': {1: (900.0, 40), 4: (1800.0, 90)}, 'get': {1: (9e3, 8), 4: (3.1e4, 20)}}
+        text = scale_plot.page(scale.panels(found, found), 'a <note>')
+        page = xml.etree.ElementTree.fromstring(text)
+        kinds = [element.tag.split('}')[1] for element in page]
+        self.assertEqual((kinds.count('polyline'), kinds.count('circle')), (8, 16))
+        words = [element.text for element in page if element.tag.endswith('text')]
+        self.assertIn('a <note>', words)
+        self.assertEqual((words.count('put'), words.count('get')), (4, 4))
+        for element in page:
+            for side, limit in (('cx', 864), ('cy', 572)):
+                self.assertTrue(0 <= float(element.get(side, 0)) <= limit)
+
+    def test_ticks_hold_all_values(self):
+        self.assertEqual(scale_plot.ticks(31_000, False), [0, 10_000, 20_000, 30_000, 40_000])
+        self.assertEqual(scale_plot.ticks(90, True, 8), [1, 10, 100])
+        self.assertEqual(scale_plot.ticks(1, True, 1), [1, 10])
+        self.assertEqual([scale_plot.number(v) for v in (40, 1500, 2.5e6)], ['40', '1.5k', '2.5M'])
+
+    def test_a_figure_is_the_median_of_ratios_of_turns(self):
+        def turn(many, one):
+            return tuple({op: {'values-per-s': rate, 'p99-us': 7} for op in ('put', 'get')} for rate in (many, one))
+        lines = list(scale.figures('clients of one node', 'one client', 4, [turn(30, 10), turn(8, 2), turn(20, 10)]))
+        self.assertEqual([line['ratio'] for line in lines], [3.0, 3.0])
+        self.assertEqual(lines[0]['case'], 'put 16KiB, 4 clients of one node')
 
 
 class Gate(unittest.TestCase):

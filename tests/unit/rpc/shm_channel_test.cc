@@ -89,6 +89,22 @@ std::unique_ptr<rpc::SyncClient> shm_sync(const std::string& address, const Cloc
   return std::move(*rpc::SyncClient::connect(address, clock, rpc::Channel::kShm));
 }
 
+// The layout of a ring: written, crowded and wakes-words, then on further lines taken and asleep,
+// and the bytes.
+struct RawRing {
+  uint64_t written;
+  uint32_t crowded, wakes_words;
+  uint64_t pad0[6];
+  uint64_t taken;
+  std::atomic<uint32_t> asleep;
+  uint32_t pad1;
+  uint64_t pad2[6];
+  char bytes[rpc::kShmRingBytes];
+};
+struct RawRings {
+  RawRing to_server, from_server;
+};
+
 // Two ends in one process.
 struct ShmPair {
   std::optional<rpc::ShmChannel> server, client;
@@ -102,8 +118,48 @@ struct ShmPair {
     client = std::move(*rpc::ShmChannel::map(io::Fd(sockets[1]), made->get(), false));
     memory = made->release();
   }
-  ~ShmPair() { ::close(memory); }
+  ~ShmPair() {
+    if (raw != nullptr) ::munmap(raw, sizeof(RawRings));
+    ::close(memory);
+  }
+  RawRings& rings() {
+    void* at = ::mmap(nullptr, sizeof(RawRings), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+    REQUIRE(at != MAP_FAILED);
+    raw = static_cast<RawRings*>(at);
+    return *raw;
+  }
+  RawRings* raw = nullptr;
 };
+
+// Waits on a thread of its own until `end` has a message or is broken.
+class ShmWaiter {
+ public:
+  explicit ShmWaiter(rpc::ShmChannel& end)
+      : thread_([this, &end] {
+          while (!end.broken()) {
+            if (const auto m = end.receive()) {
+              got_ = std::string(m->body);
+              return;
+            }
+            end.await_input(60s);
+          }
+        }) {}
+  std::string join() {
+    thread_.join();
+    return got_;
+  }
+
+ private:
+  std::string got_;
+  std::thread thread_;
+};
+
+void until_asleep(const RawRing& ring, uint32_t how) {
+  SteadyClock clock;
+  const Time deadline = clock.now() + 20s;
+  while (ring.asleep != how && clock.now() < deadline) std::this_thread::yield();
+  REQUIRE(ring.asleep == how);
+}
 
 int shm_knock(const std::string& address) {  // a client that does as it likes
   const std::string name = rpc::shm_names(address)[0];
@@ -358,36 +414,73 @@ TEST_SUITE("shm_channel") {
     CHECK_FALSE(p.client->send("a", "b"));
   }
 
+  TEST_CASE("who waits for its word is woken without a byte over the socket") {
+    ShmPair p;
+    const RawRing& ring = p.rings().from_server;
+    ShmWaiter waiter(*p.client);
+    until_asleep(ring, 2);
+    REQUIRE(p.server->send("", "k"));
+    CHECK(waiter.join() == "k");
+    char byte;
+    CHECK(::recv(p.client->fd(), &byte, 1, MSG_DONTWAIT) == -1);
+  }
+
+  TEST_CASE("who waits for a writer that wakes no words waits at the socket") {
+    ShmPair p;
+    RawRing& ring = p.rings().from_server;
+    ring.wakes_words = 0;  // as versions before it leave it
+    p.client->woken();
+    ShmWaiter waiter(*p.client);
+    until_asleep(ring, 1);
+    REQUIRE(p.server->send("", "k"));
+    CHECK(waiter.join() == "k");
+  }
+
+  TEST_CASE("who waits for room in the ring is woken over the socket") {
+    ShmPair p;
+    const RawRing& ring = p.rings().from_server;
+    const std::string long_one(2 * rpc::kShmRingBytes, 'a');
+    REQUIRE(p.client->send("", long_one));
+    p.client->woken();
+    ShmWaiter waiter(*p.client);
+    until_asleep(ring, 1);
+    std::string got;
+    SteadyClock clock;
+    for (const Time deadline = clock.now() + 20s; got.empty() && clock.now() < deadline;)
+      if (const auto m = p.server->receive()) got = m->body;
+    CHECK(got == long_one);
+    REQUIRE(p.server->send("", "k"));
+    CHECK(waiter.join() == "k");
+  }
+
+  TEST_CASE("who waits for its word notices that the other has gone") {
+    ShmPair p;
+    const RawRing& ring = p.rings().from_server;
+    ShmWaiter waiter(*p.client);
+    until_asleep(ring, 2);
+    p.server.reset();
+    CHECK(waiter.join().empty());
+    CHECK(p.client->broken());
+  }
+
   TEST_CASE("positions and lengths that cannot be break the connection and nothing else") {
-    // The layout of a ring: written, crowded, then on further lines taken, asleep, the bytes.
-    struct Raw {
-      uint64_t written, pad0[7];
-      uint64_t taken, pad1[7];
-      char bytes[rpc::kShmRingBytes];
-    };
     const auto lie = [](auto&& change) {
       ShmPair p;
-      void* at = ::mmap(nullptr, sizeof(Raw), PROT_READ | PROT_WRITE, MAP_SHARED, p.memory, 0);
-      REQUIRE(at != MAP_FAILED);
-      change(*static_cast<Raw*>(at));
-      ::munmap(at, sizeof(Raw));
+      change(p.rings().to_server);
       CHECK_FALSE(p.server->receive().has_value());
       return p.server->broken();
     };
-    CHECK(lie([](Raw& r) { r.written = rpc::kShmRingBytes + 1; }));
-    CHECK(lie([](Raw& r) { r.written = UINT64_MAX; }));
-    CHECK(lie([](Raw& r) {
+    CHECK(lie([](RawRing& r) { r.written = rpc::kShmRingBytes + 1; }));
+    CHECK(lie([](RawRing& r) { r.written = UINT64_MAX; }));
+    CHECK(lie([](RawRing& r) {
       std::memset(r.bytes, 0xff, 8);  // frames of 4 GiB
       r.written = 8;
     }));
-    CHECK_FALSE(lie([](Raw& r) {  // half a head: the rest may come
+    CHECK_FALSE(lie([](RawRing& r) {  // half a head: the rest may come
       r.written = 4;
     }));
-    ShmPair p;  // of the ring that the server writes
-    void* at = ::mmap(nullptr, 2 * sizeof(Raw), PROT_READ | PROT_WRITE, MAP_SHARED, p.memory, 0);
-    REQUIRE(at != MAP_FAILED);
-    static_cast<Raw*>(at)[1].taken = 1;  // what was never written
-    ::munmap(at, 2 * sizeof(Raw));
+    ShmPair p;                        // of the ring that the server writes
+    p.rings().from_server.taken = 1;  // what was never written
     CHECK_FALSE(p.server->send("a", "b"));
     CHECK(p.server->broken());
     CHECK(::ftruncate(p.memory, 0) != 0);  // nobody can take the memory away
