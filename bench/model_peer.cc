@@ -1,7 +1,9 @@
 // mc's CPU engine as a worker of bench/run peers: it opens a model file, and times prompts and
-// decoding. A line of its input is a JSON list, a method and its arguments; a line of its output is
-// {"is": ...} or {"failed": text}, as those of bench/peers/worker.py.
+// decoding, by the wall clock (seconds) and in CPU time of all threads (cpu). A line of its input
+// is a JSON list, a method and its arguments; a line of its output is {"is": ...} or
+// {"failed": text}, as those of bench/peers/worker.py.
 #include <algorithm>
+#include <ctime>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -47,33 +49,46 @@ class Peer {
     return Json{{"megabytes", megabytes}, {"vocab", files.config.vocab}};
   }
 
-  // Room for so many positions.
-  std::vector<std::byte*> blocks(size_t tokens) {
+  // Room for so many positions of a sequence.
+  std::vector<std::byte*> blocks(size_t sequence, size_t tokens) {
     const model::ModelConfig& c = model_->transformer.config();
     const size_t bytes = size_t{c.layers} * 2 * c.kv_rows() * 2 * kBlock;
-    while (memory_.size() * kBlock < tokens)
-      memory_.push_back(std::make_unique<std::byte[]>(bytes));
+    if (memory_.size() <= sequence) memory_.resize(sequence + 1);
+    auto& memory = memory_[sequence];
+    while (memory.size() * kBlock < tokens) memory.push_back(std::make_unique<std::byte[]>(bytes));
     std::vector<std::byte*> all;
-    for (const auto& block : memory_) all.push_back(block.get());
+    for (const auto& block : memory) all.push_back(block.get());
     return all;
   }
-  // Computes positions [begin, begin + tokens) and returns the likeliest token behind them.
-  int32_t compute(const std::vector<std::byte*>& room, size_t begin,
-                  std::span<const int32_t> tokens) {
+  // Computes `tokens` of slices of equal length, and returns the likeliest token behind each.
+  std::vector<int32_t> compute(std::span<const model::Slice> slices,
+                               std::span<const int32_t> tokens) {
     const model::Transformer& t = model_->transformer;
     const model::ModelConfig& c = t.config();
+    const size_t each = tokens.size() / slices.size();
     x_.resize(tokens.size() * c.hidden);
-    logits_.resize(c.vocab);
+    last_.resize(slices.size() * c.hidden);
+    logits_.resize(slices.size() * c.vocab);
     t.embed(tokens, x_.data());
-    const model::Slice slice{room, begin, begin + tokens.size()};
-    for (uint32_t l = 0; l < c.layers; ++l) t.layer(l, {&slice, 1}, x_.data());
-    t.logits(x_.data() + (tokens.size() - 1) * c.hidden, 1, logits_.data());
-    return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+    for (uint32_t l = 0; l < c.layers; ++l) t.layer(l, slices, x_.data());
+    for (size_t i = 0; i < slices.size(); ++i)
+      std::copy_n(x_.data() + ((i + 1) * each - 1) * c.hidden, c.hidden,
+                  last_.data() + i * c.hidden);
+    t.logits(last_.data(), slices.size(), logits_.data());
+    std::vector<int32_t> next;
+    for (size_t i = 0; i < slices.size(); ++i) {
+      const float* const row = logits_.data() + i * c.vocab;
+      next.push_back(static_cast<int32_t>(std::max_element(row, row + c.vocab) - row));
+    }
+    return next;
   }
   int32_t prompt(const std::vector<std::byte*>& room, const std::vector<int32_t>& tokens) {
     int32_t next = 0;
-    for (size_t at = 0; at < tokens.size(); at += kChunk)
-      next = compute(room, at, std::span(tokens).subspan(at, std::min(kChunk, tokens.size() - at)));
+    for (size_t at = 0; at < tokens.size(); at += kChunk) {
+      const auto chunk = std::span(tokens).subspan(at, std::min(kChunk, tokens.size() - at));
+      const model::Slice slice{room, at, at + chunk.size()};
+      next = compute({&slice, 1}, chunk)[0];
+    }
     return next;
   }
 
@@ -90,36 +105,58 @@ class Peer {
     if (tokens.empty()) return fail(Code::kInvalid, "no tokens");
     return tokens;
   }
+  struct Start {
+    Time wall;
+    std::clock_t cpu;
+  };
+  Start now() const { return {clock_.now(), std::clock()}; }
+  Json since(const Start& start, size_t parts, Json said) const {
+    const double n = static_cast<double>(parts);
+    const auto cpu = static_cast<double>(std::clock() - start.cpu) / CLOCKS_PER_SEC;
+    return Json{{"seconds", to_seconds(clock_.now() - start.wall) / n},
+                {"cpu", cpu / n},
+                {"next", std::move(said)}};
+  }
+
   // Seconds for a whole prompt, and the token behind it.
   Result<Json> prefill(const Json& given) {
     MC_TRY(const std::vector<int32_t> tokens, tokens_of(given));
-    const std::vector<std::byte*> room = blocks(tokens.size());
-    const Time start = clock_.now();
+    const std::vector<std::byte*> room = blocks(0, tokens.size());
+    const Start start = now();
     const int32_t next = prompt(room, tokens);
-    return Json{{"seconds", to_seconds(clock_.now() - start)}, {"next", {next}}};
+    return since(start, 1, Json{next});
   }
-  // Seconds for each of `count` tokens behind a prompt, and these.
+  // Seconds for each of `count` steps behind a prompt, which `batch` sequences have in common, and
+  // the tokens of the first.
   Result<Json> decode(const Json& given) {
     MC_TRY(const std::vector<int32_t> tokens, tokens_of(given));
     MC_TRY(const uint64_t count, get_uint(given, "count"));
+    const Json* some = member(given, "batch");
+    const size_t batch = some == nullptr || !some->is_number_unsigned() ? 1 : some->get<size_t>();
     if (count == 0 || count > 4096) return fail(Code::kInvalid, "count: want 1 to 4096");
-    const std::vector<std::byte*> room = blocks(tokens.size() + count);
-    int32_t next = prompt(room, tokens);
-    Json said = Json::array();
-    const Time start = clock_.now();
-    for (size_t at = tokens.size(); at < tokens.size() + count; ++at) {
-      said.push_back(next);
-      next = compute(room, at, {&next, 1});
+    if (batch == 0 || batch > 64) return fail(Code::kInvalid, "batch: want 1 to 64");
+    std::vector<std::vector<std::byte*>> rooms;
+    std::vector<int32_t> next;
+    for (size_t i = 0; i < batch; ++i) {
+      rooms.push_back(blocks(i, tokens.size() + count));
+      next.push_back(prompt(rooms.back(), tokens));
     }
-    const double seconds = to_seconds(clock_.now() - start) / static_cast<double>(count);
-    return Json{{"seconds", seconds}, {"next", said}};
+    Json said = Json::array();
+    const Start start = now();
+    for (size_t at = tokens.size(); at < tokens.size() + count; ++at) {
+      said.push_back(next[0]);
+      std::vector<model::Slice> slices;
+      for (const auto& room : rooms) slices.push_back({room, at, at + 1});
+      next = compute(slices, next);
+    }
+    return since(start, count, std::move(said));
   }
 
   SteadyClock clock_;
   std::unique_ptr<model::ThreadPool> threads_;
   std::unique_ptr<Model> model_;
-  std::vector<std::unique_ptr<std::byte[]>> memory_;
-  std::vector<float> x_, logits_;
+  std::vector<std::vector<std::unique_ptr<std::byte[]>>> memory_;  // of each sequence
+  std::vector<float> x_, last_, logits_;
 };
 
 Result<Json> answer(Peer& peer, const std::string& line) {

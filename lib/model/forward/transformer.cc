@@ -112,11 +112,11 @@ void Transformer::gather(size_t plane_at, const Slice& slice, size_t begin, size
     const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
     const std::byte* from = slice.blocks[p / kv_.block_tokens] + plane_at + in_block * head_bytes;
     if (wide == dim) {
-      to_floats(kv_.type, from, out, n * dim);
+      kernels_.widen(kv_.type, from, n * dim, out);
       out += n * dim;
     } else {
       for (size_t i = 0; i < n; ++i, out += wide) {
-        to_floats(kv_.type, from + i * head_bytes, out, dim);
+        kernels_.widen(kv_.type, from + i * head_bytes, dim, out);
         std::fill(out + dim, out + wide, 0.0f);
       }
     }

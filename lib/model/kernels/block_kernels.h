@@ -60,6 +60,8 @@ struct BlockJob {
   size_t rows = 0;
   float* y = nullptr;
   size_t y_stride = 0;
+  // Bytes from a panel to one that will be read soon: that is fetched on the way. 0: none.
+  size_t ahead = 0;
 };
 
 struct BlockKernels {

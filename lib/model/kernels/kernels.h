@@ -42,6 +42,7 @@ struct PanelJob {
   size_t x_stride = 0, rows = 0;
   float* y = nullptr;
   size_t y_stride = 0;
+  size_t ahead = 0;  // bytes from a panel to one that will be read soon, or 0 (BlockJob)
 
   uint32_t part() const { return k / segments; }
   uint32_t steps() const { return type == DType::kBf16 ? (part() + 1) / 2 : part(); }  // of a part
@@ -58,6 +59,8 @@ struct Attention {
 struct Kernels {
   const char* name;
   void (*multiply)(const PanelJob& job);
+  // What to_floats() gives, of any type.
+  void (*widen)(DType type, const std::byte* from, size_t n, float* out);
   // x to the nearest bf16.
   void (*round)(const float* x, size_t n, uint16_t* out);
   // out = x / rms(x) * weight. out may be x.

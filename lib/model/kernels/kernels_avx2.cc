@@ -1,14 +1,7 @@
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "model/kernels/kernels_x86.h"
 
-#include "model/kernels/kernel_dispatch.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+MC_TARGET_BEGIN("avx2,fma,f16c")
 
 namespace mc::model::avx2 {
 namespace {
@@ -43,6 +36,11 @@ struct V {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
   }
   static V load_f16(const std::byte* p) { return {eight_f16(p), eight_f16(p + 16)}; }
+  static __m256 eight_bf16(const std::byte* p) {
+    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+  }
+  static V load_bf16(const std::byte* p) { return {eight_bf16(p), eight_bf16(p + 16)}; }
   static V all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static V fma(V x, V y, V z) {
@@ -74,12 +72,30 @@ struct V {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm256_permute4x64_epi64(mixed, 0b11'01'10'00));
   }
+  __m256 eight() const { return _mm256_add_ps(a, b); }
   float sum() const {
-    const __m256 eight = _mm256_add_ps(a, b);
-    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 four =
+        _mm_add_ps(_mm256_castps256_ps128(eight()), _mm256_extractf128_ps(eight(), 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
   }
+
+  static constexpr uint32_t kChains = 4;  // sums that stay in registers together
+  static __m256 fours(__m256 x, __m256 y) {
+    return _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+  }
+  static __m256 twos(__m256 x, __m256 y) {
+    const __m256d p = _mm256_castps_pd(x), q = _mm256_castps_pd(y);
+    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(p, q)),
+                         _mm256_castpd_ps(_mm256_unpackhi_pd(p, q)));
+  }
+  static __m256 eight_sums(const V* v) {
+    const __m256 x = twos(fours(v[0].eight(), v[4].eight()), fours(v[1].eight(), v[5].eight()));
+    const __m256 y = twos(fours(v[2].eight(), v[6].eight()), fours(v[3].eight(), v[7].eight()));
+    return _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x88), _mm256_shuffle_ps(x, y, 0xDD));
+  }
+  // Lane i is v[i].sum(), all in the same tree.
+  static V sums(const V (&v)[kLanes]) { return {eight_sums(v), eight_sums(v + 8)}; }
 };
 
 #include "model/kernels/kernels_body.h"
@@ -168,14 +184,10 @@ struct Dots<8> {
 }  // namespace
 
 const BlockKernels kBlockKernels{round_rows, multiply_blocks};
-const Kernels kKernels{"avx2", multiply, round,        normalize,     gate,
-                       attend, soft_cap, exponentials, &kBlockKernels};
+const Kernels kKernels{"avx2", multiply, widen,    round,        normalize,
+                       gate,   attend,   soft_cap, exponentials, &kBlockKernels};
 
 }  // namespace mc::model::avx2
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+MC_TARGET_END
 #endif

@@ -1,18 +1,7 @@
 #if defined(__x86_64__)
-#if !defined(__clang__)  // g++ 12's own header leaves the unused operand of max and min unset
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
+#include "model/kernels/kernels_x86.h"
 
-#include "model/kernels/kernel_dispatch.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,fma")
-#endif
+MC_TARGET_BEGIN("avx512f,avx512dq,fma")
 
 namespace mc::model::avx512 {
 namespace {
@@ -30,17 +19,12 @@ namespace {
 }  // namespace
 
 // With VNNI, or without.
-const Kernels kKernels{"avx512",  multiply,     round,
-                       normalize, gate,         attend,
-                       soft_cap,  exponentials, &avx512vnni::kBlockKernels};
-const Kernels kKernelsOfFloats{"avx512", multiply, round,        normalize,           gate,
-                               attend,   soft_cap, exponentials, &avx2::kBlockKernels};
+const Kernels kKernels{"avx512", multiply, widen,    round,        normalize,
+                       gate,     attend,   soft_cap, exponentials, &avx512vnni::kBlockKernels};
+const Kernels kKernelsOfFloats{"avx512", multiply, widen,    round,        normalize,
+                               gate,     attend,   soft_cap, exponentials, &avx2::kBlockKernels};
 
 }  // namespace mc::model::avx512
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+MC_TARGET_END
 #endif

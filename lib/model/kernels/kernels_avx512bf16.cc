@@ -1,19 +1,7 @@
 #if defined(__x86_64__)
-#if !defined(__clang__)  // g++ 12's own header leaves the unused operand of max and min unset
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
+#include "model/kernels/kernels_x86.h"
 
-#include "model/kernels/kernel_dispatch.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bf16,fma"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512bf16,fma")
-#endif
+MC_TARGET_BEGIN("avx512f,avx512dq,avx512bf16,fma")
 
 namespace mc::model::avx512bf16 {
 namespace {
@@ -32,15 +20,10 @@ namespace {
 
 }  // namespace
 
-const Kernels kKernels{"avx512bf16", multiply,     round,
-                       normalize,    gate,         attend,
-                       soft_cap,     exponentials, &avx512vnni::kBlockKernels};
+const Kernels kKernels{"avx512bf16", multiply, widen,    round,        normalize,
+                       gate,         attend,   soft_cap, exponentials, &avx512vnni::kBlockKernels};
 
 }  // namespace mc::model::avx512bf16
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+MC_TARGET_END
 #endif

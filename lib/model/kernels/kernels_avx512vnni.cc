@@ -1,20 +1,8 @@
 // Only the products with blocks of integers: the other kernels are those of AVX-512.
 #if defined(__x86_64__)
-#if !defined(__clang__)  // g++ 12's own header leaves the unused operand of max and min unset
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-#include <immintrin.h>
+#include "model/kernels/kernels_x86.h"
 
-#include "model/kernels/kernel_dispatch.h"
-
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vnni,fma"))), \
-                             apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512bw,avx512vnni,fma")
-#endif
+MC_TARGET_BEGIN("avx512f,avx512dq,avx512bw,avx512vnni,fma")
 
 namespace mc::model::avx512vnni {
 namespace {
@@ -60,9 +48,5 @@ const BlockKernels kBlockKernels{round_rows, multiply_blocks};
 
 }  // namespace mc::model::avx512vnni
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+MC_TARGET_END
 #endif

@@ -35,9 +35,21 @@ template <uint32_t kRows, uint32_t kWide>
   }
 }
 
+template <uint32_t kRows, uint32_t kWide>
+[[gnu::always_inline]] inline void copy_sums(const V (&from)[kRows][kWide], V (&to)[kRows][kWide]) {
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
+    for (uint32_t p = 0; p < kWide; ++p) to[r][p] = from[r][p];
+  }
+}
+
+// A function of its own: among the branches of a tile's ends, g++ 12 leaves half of the sums in
+// memory.
 template <Feed kFeed, uint32_t kRows, uint32_t kWide>
-[[gnu::always_inline]] inline void add_steps(const PanelJob& job, size_t row, Span s,
-                                             V (&sums)[kRows][kWide]) {
+[[gnu::noinline]] void add_steps(const PanelJob& job, size_t row, Span s, V (&tile)[kRows][kWide]) {
+  V sums[kRows][kWide];
+  copy_sums(tile, sums);
   const uint32_t part = job.part(), steps = job.steps();
   const std::byte* panels = job.panels + size_t{s.segment} * steps * job.step_bytes();
   const size_t first = row / kGroupRows * kGroupRows;  // row of the group
@@ -47,11 +59,15 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
   if constexpr (kFeed == Feed::kBf16)
     pairs =
         job.x_bf16 + (first * job.segments + s.segment * in_group) * steps * 2 + (row - first) * 2;
+  constexpr size_t kStepBytes = kFeed == Feed::kHalf ? 32 : 64;
+  const size_t ahead = job.ahead;
   for (uint32_t i = s.begin; i < s.end; ++i) {
     V w[kWide];
     MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p) {
       const std::byte* const panel = panels + p * job.panel_bytes;
+      if constexpr (kRows <= 2)  // more wait for the sums, not for memory
+        __builtin_prefetch(panel + i * kStepBytes + ahead, 0, 2);
       w[p] = kFeed == Feed::kHalf ? V::load_f16(panel + i * size_t{32})
                                   : V::load(reinterpret_cast<const float*>(panel + i * size_t{64}));
     }
@@ -61,9 +77,11 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
       const float* x = job.x + row * job.x_stride + size_t{s.segment} * part + 2 * i;
       V half[kWide];
       if (2 * i + 1 < part) {
+        MC_UNROLL
         for (uint32_t p = 0; p < kWide; ++p) half[p] = V::second_half(w[p]);
         add_product(x + 1, job.x_stride, half, sums);
       }
+      MC_UNROLL
       for (uint32_t p = 0; p < kWide; ++p) half[p] = V::first_half(w[p]);
       add_product(x, job.x_stride, half, sums);
     } else {
@@ -76,6 +94,7 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
       }
     }
   }
+  copy_sums(sums, tile);
 }
 
 template <Feed kFeed, uint32_t kRows, uint32_t kWide>
@@ -151,6 +170,15 @@ void multiply(const PanelJob& job) {
     multiply_feed<Feed::kMixed>(job);
   else
     multiply_feed<Feed::kBf16>(job);
+}
+
+void widen(DType type, const std::byte* from, size_t n, float* out) {
+  const size_t whole = type == DType::kF32 ? 0 : n / kLanes * kLanes, bytes = size_of(type);
+  if (type == DType::kF16)
+    for (size_t i = 0; i < whole; i += kLanes) V::load_f16(from + 2 * i).store(out + i);
+  else
+    for (size_t i = 0; i < whole; i += kLanes) V::load_bf16(from + 2 * i).store(out + i);
+  to_floats(type, from + whole * bytes, out + whole, n - whole);
 }
 
 void round(const float* x, size_t n, uint16_t* out) {
@@ -254,37 +282,67 @@ template <uint32_t kWide>
 [[gnu::always_inline]] inline void add_values(const float* p, const float* values, uint32_t count,
                                               uint32_t dim, V keep, float* out) {
   V sums[kWide];
+  MC_UNROLL
   for (uint32_t i = 0; i < kWide; ++i) sums[i] = V::mul(V::load(out + i * kLanes), keep);
   for (uint32_t t = 0; t < count; ++t) {
     const V share = V::all(p[t]);
+    MC_UNROLL
     for (uint32_t i = 0; i < kWide; ++i)
       sums[i] = V::fma(share, V::load(values + t * dim + i * kLanes), sums[i]);
   }
+  MC_UNROLL
   for (uint32_t i = 0; i < kWide; ++i) sums[i].store(out + i * kLanes);
+}
+
+// The products of a query with `count` keys.
+[[gnu::always_inline]] inline void score_keys(const float* query, const float* keys, uint32_t count,
+                                              uint32_t dim, float* p) {
+  uint32_t t = 0;
+  for (; t + kLanes <= count; t += kLanes) {
+    V sums[kLanes];
+    MC_UNROLL
+    for (uint32_t first = 0; first < kLanes; first += V::kChains) {
+      const float* const from = keys + size_t{t + first} * dim;
+      V some[V::kChains];
+      MC_UNROLL
+      for (uint32_t i = 0; i < V::kChains; ++i) some[i] = V::zero();
+      for (uint32_t d = 0; d < dim; d += kLanes) {
+        const V q = V::load(query + d);
+        MC_UNROLL
+        for (uint32_t i = 0; i < V::kChains; ++i)
+          some[i] = V::fma(q, V::load(from + size_t{i} * dim + d), some[i]);
+      }
+      MC_UNROLL
+      for (uint32_t i = 0; i < V::kChains; ++i) sums[first + i] = some[i];
+    }
+    V::sums(sums).store(p + t);
+  }
+  for (; t < count; ++t) {
+    V sum = V::zero();
+    for (uint32_t d = 0; d < dim; d += kLanes)
+      sum = V::fma(V::load(query + d), V::load(keys + size_t{t} * dim + d), sum);
+    p[t] = sum.sum();
+  }
 }
 
 void attend(const float* query, const float* keys, const float* values, uint32_t count,
             uint32_t dim, bool first, float cap, Attention& a) {
-  float p[kTile];
-  float most = first ? -__builtin_inff() : a.most;
-  for (uint32_t t = 0; t < count; ++t) {
-    V sum = V::zero();
-    for (uint32_t d = 0; d < dim; d += kLanes)
-      sum = V::fma(V::load(query + d), V::load(keys + t * dim + d), sum);
-    p[t] = sum.sum();
-  }
+  float p[kTile], lanes[kLanes];
+  score_keys(query, keys, count, dim, p);
   if (cap > 0) soft_cap(p, count, cap);
-  for (uint32_t t = 0; t < count; ++t) most = p[t] > most ? p[t] : most;
-  for (uint32_t t = count; t < kTile; ++t) p[t] = most;
+  for (uint32_t t = count; t % kLanes != 0; ++t) p[t] = -__builtin_inff();
+  V greatest = V::all(first ? -__builtin_inff() : a.most);
+  for (uint32_t t = 0; t < count; t += kLanes) greatest = V::greater_of(V::load(p + t), greatest);
+  greatest.store(lanes);
+  float most = lanes[0];
+  for (uint32_t i = 1; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
   const V top = V::all(most);
   V total = V::zero();
-  for (uint32_t t = 0; t < kTile; t += kLanes) {
+  for (uint32_t t = 0; t < count; t += kLanes) {
     exponential(V::sub(V::load(p + t), top)).store(p + t);
-    for (uint32_t i = t; i < t + kLanes; ++i)
-      if (i >= count) p[i] = 0;
+    for (uint32_t i = count; i < t + kLanes; ++i) p[i] = 0;
     total = V::add(total, V::load(p + t));
   }
-  float lanes[kLanes];
   exponential(V::all(first ? 0.0f : a.most - most)).store(lanes);
   const V keep = first ? V::zero() : V::all(lanes[0]);
   a.total = first ? total.sum() : __builtin_fmaf(a.total, lanes[0], total.sum());

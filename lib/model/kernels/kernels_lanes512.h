@@ -9,6 +9,10 @@ struct V {
   static V load_f16(const std::byte* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
   }
+  static V load_bf16(const std::byte* p) {
+    const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+  }
   static V all(float x) { return {_mm512_set1_ps(x)}; }
   // Of 16 pairs of bf16, one of each as floats.
   static V first_half(V pairs) {
@@ -43,5 +47,27 @@ struct V {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+  }
+
+  static constexpr uint32_t kChains = 16;  // sums that stay in registers together
+  // Both halves of a and of b added: of a in the lower half.
+  static __m512 eights(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+  }
+  static __m512 fours(__m512 a, __m512 b) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+  }
+  static __m512 twos(__m512 a, __m512 b) {
+    const __m512d x = _mm512_castps_pd(a), y = _mm512_castps_pd(b);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)),
+                         _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+  }
+  // Lane i is v[i].sum(), all in the same tree.
+  static V sums(const V (&v)[kLanes]) {
+    const __m512 a = twos(fours(eights(v[0].v, v[4].v), eights(v[8].v, v[12].v)),
+                          fours(eights(v[1].v, v[5].v), eights(v[9].v, v[13].v)));
+    const __m512 b = twos(fours(eights(v[2].v, v[6].v), eights(v[10].v, v[14].v)),
+                          fours(eights(v[3].v, v[7].v), eights(v[11].v, v[15].v)));
+    return {_mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xDD))};
   }
 };

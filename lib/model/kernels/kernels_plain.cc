@@ -21,6 +21,11 @@ struct V {
     to_floats(DType::kF16, p, v.f, kLanes);
     return v;
   }
+  static V load_bf16(const std::byte* p) {
+    V v;
+    to_floats(DType::kBf16, p, v.f, kLanes);
+    return v;
+  }
   template <class F>
   static V each(F f) {
     V v;
@@ -87,6 +92,10 @@ struct V {
       for (uint32_t i = 0; i < half; ++i) s[i] += s[i + half];
     return s[0];
   }
+  static constexpr uint32_t kChains = 1;
+  static V sums(const V (&v)[kLanes]) {
+    return each([&](uint32_t i) { return v[i].sum(); });
+  }
 };
 
 #include "model/kernels/kernels_body.h"
@@ -142,7 +151,7 @@ struct Dots {
 }  // namespace
 
 const BlockKernels kBlockKernels{round_rows, multiply_blocks};
-const Kernels kKernels{"plain", multiply, round,        normalize,     gate,
-                       attend,  soft_cap, exponentials, &kBlockKernels};
+const Kernels kKernels{"plain", multiply, widen,    round,        normalize,
+                       gate,    attend,   soft_cap, exponentials, &kBlockKernels};
 
 }  // namespace mc::model::plain

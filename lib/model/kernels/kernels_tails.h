@@ -7,7 +7,7 @@
 #elif defined(__clang__)
 #define MC_UNROLL _Pragma("clang loop unroll(full)")
 #else
-#define MC_UNROLL _Pragma("GCC unroll 8")
+#define MC_UNROLL _Pragma("GCC unroll 16")
 #endif
 
 [[gnu::always_inline]] inline V load_some(const float* from, uint32_t n) {

@@ -10,6 +10,8 @@ namespace mc::model {
 namespace {
 constexpr uint64_t kWorkAlone =
     100'000;  // multiply-adds below which threads cost more than they do
+// Of longer panels the processor itself reads ahead of few rows, and better.
+constexpr size_t kShortPanel = 32 << 10;
 constexpr uint32_t kWide = kPanels * kLanes;  // columns computed together
 
 // Parts of a product on the threads, or on this one alone where they cost more.
@@ -17,6 +19,11 @@ template <class Part>
 void share(ThreadPool& threads, uint64_t work, size_t parts, const Part& part) {
   if (work >= kWorkAlone) return threads.run(parts, part);
   for (size_t i = 0; i < parts; ++i) part(i);
+}
+
+// From panels of group `g` to those that a thread takes next (BlockJob), where there are some.
+size_t ahead_of(const ThreadPool& threads, size_t g, size_t groups, size_t panel_bytes) {
+  return g + threads.count() < groups ? threads.count() * kPanels * panel_bytes : 0;
 }
 
 // A group of rows of x, as a job of bf16 wants it.
@@ -139,6 +146,8 @@ void Matrix::multiply_blocks(const Kernels& kernels, ThreadPool& threads, const 
     }
     BlockJob job = part->job(static_cast<uint32_t>(i) * kPanels);
     job.segments = segments_;
+    if (count > 2 || job.panel_bytes <= kShortPanel)
+      job.ahead = ahead_of(threads, i, groups_of(*part), job.panel_bytes);
     job.columns = std::min(kWide, job.columns);
     job.x = rounded.rows();
     job.rows = count;
@@ -169,6 +178,8 @@ void Matrix::multiply(const Kernels& kernels, ThreadPool& threads, const float* 
     group.panels = data_.get() + g * kPanels * panel_bytes_;
     group.columns = std::min(kWide, rows_ - static_cast<uint32_t>(g) * kWide);
     group.y = y + g * kWide;
+    if (panel_bytes_ <= kShortPanel)
+      group.ahead = ahead_of(threads, g, (rows_ + kWide - 1) / kWide, panel_bytes_);
     kernels.multiply(group);
   });
 }

@@ -1,0 +1,23 @@
+// Compiles what lies between MC_TARGET_BEGIN and MC_TARGET_END for an instruction set of x86-64.
+//
+//   MC_TARGET_BEGIN("avx2,fma")
+//   ...
+//   MC_TARGET_END
+#pragma once
+#if !defined(__clang__)  // g++ 12's own header leaves the unused operand of max and min unset
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "model/kernels/kernel_dispatch.h"
+
+#define MC_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define MC_TARGET_BEGIN(set) \
+  MC_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
+#define MC_TARGET_END MC_PRAGMA(clang attribute pop)
+#else
+#define MC_TARGET_BEGIN(set) MC_PRAGMA(GCC push_options) MC_PRAGMA(GCC target(set))
+#define MC_TARGET_END MC_PRAGMA(GCC pop_options)
+#endif
