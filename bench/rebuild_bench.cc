@@ -52,7 +52,7 @@ class Holder {
   Result<> join(const std::string& conductor) {
     MC_TRY(beats_, serve::Heartbeats::open(
                        loop_, me_, {conductor}, std::chrono::milliseconds(500), &cache_,
-                       [](serve::Heartbeat&) {}, metrics_));
+                       [](serve::Heartbeat&, const std::string&) {}, metrics_));
     return {};
   }
 

@@ -326,8 +326,9 @@ Result<> WorkerShell::join() {
   beats_.clear();
   if (pipeline_worker_ != nullptr) return {};  // its head joins
   for (const serve::RoleInstance& instance : roles_->instances()) {
-    const auto fill = [this, load = instance.load](serve::Heartbeat& beat) {
-      beat.load = load();
+    const auto fill = [this, load = instance.load](serve::Heartbeat& beat,
+                                                   const std::string& conductor) {
+      beat.load = load(conductor);
       beat.draining = roles_->draining() || !roles_->whole();
     };
     MC_TRY(auto beats, serve::Heartbeats::open(loop_, identity(instance), o.conductor, o.heartbeat,

@@ -69,7 +69,7 @@ Duration DecodeForecast::decode_time() const {
 }
 
 DecodeForecast::Load DecodeForecast::at(Time then, Time now) const {
-  Load load = decoding_;
+  Load load = DecodeForecast::now();
   const Duration each = decode_time();
   const Load gone = decoding_jobs_.until(then - each);
   load.requests -= gone.requests;

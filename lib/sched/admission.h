@@ -51,11 +51,14 @@ class DecodeForecast {
   void dispatched(uint64_t job, uint64_t tokens, Time decodes_from);  // its prompt ends then
   void decoding(uint64_t job, Time now);
   void ended(uint64_t job, Time now);  // in any state; ignores unknown jobs
-
   struct Load {
     double requests = 0, context_tokens = 0;  // whole numbers
   };
-  Load now() const { return decoding_; }
+  void tell_others(const Load& load) { others_ = load; }  // of other conductors, from now on
+  Load now() const {
+    return {decoding_.requests + others_.requests,
+            decoding_.context_tokens + others_.context_tokens};
+  }
   // Predicted.
   Load at(Time then, Time now) const;
   Duration decode_time() const;  // t_d
@@ -76,7 +79,7 @@ class DecodeForecast {
     TimeSums by_time_;
   };
   Jobs coming_, decoding_jobs_;
-  Load decoding_;
+  Load decoding_, others_;
   Duration decode_time_;            // until enough is known
   std::deque<Duration> lately_;     // decode times, oldest first
   std::vector<Duration> in_order_;  // the same, sorted

@@ -16,10 +16,12 @@ Duration from_ms(double ms) { return from_seconds(std::clamp(ms, 0.0, kLongestMs
 void Ledger::charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority) {
   const Duration length = from_ms(ms);
   overtakes_ = overtakes_ || priority != 0;
-  if (jobs_.empty())
+  if (jobs_.empty()) {
+    tell_others(to_ms(others_left(now)), now);
     started_ = now;
-  else
+  } else {
     behind_ += length;
+  }
   jobs_.push_back({job, length, tokens, priority, now});
   tokens_ += tokens;
 }
@@ -40,6 +42,7 @@ void Ledger::finish(uint64_t job, Time now) {
 
 // After the running job ended, moves the one that the node takes now to the front.
 void Ledger::take_next(Time now) {
+  tell_others(to_ms(others_left(now)), now);
   started_ = now;
   if (jobs_.empty()) return;
   if (overtakes_) {
@@ -52,9 +55,7 @@ void Ledger::take_next(Time now) {
   behind_ -= jobs_.front().length;
 }
 
-Duration Ledger::first_left(Time now) const {
-  return jobs_.empty() ? Duration{0} : std::max(first_ends() - now, Duration{0});
-}
+Duration Ledger::first_left(Time now) const { return std::max(first_ends() - now, Duration{0}); }
 
 // Whether the job that runs waits for this one after its present chunk.
 bool Ledger::gives_way(const PrefillWork& to, Time now) const {
@@ -77,7 +78,7 @@ Duration Ledger::running_left(const PrefillWork& mine, Time now) const {
 Duration Ledger::before(uint64_t job, Time now) const {
   const auto it =
       std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == job; });
-  if (it == jobs_.begin() && it != jobs_.end()) return {};
+  if (it == jobs_.begin() && it != jobs_.end()) return others_left(now);
   Duration sum = it == jobs_.end() ? first_left(now) : running_left(it->work(), now);
   for (size_t i = 1; i < jobs_.size(); ++i) {
     const bool earlier = it == jobs_.end() || i < static_cast<size_t>(it - jobs_.begin());
@@ -99,6 +100,12 @@ void Ledger::correct(uint64_t job, double ms, Time now) {
   if (!std::isfinite(ms) || ms < 0) return;
   correction_ = from_ms(ms) - before(job, now);
   corrected_ = now;
+}
+
+void Ledger::tell_others(double ms, Time now) {
+  if (!std::isfinite(ms) || ms < 0 || (ms == 0 && others_.count() == 0)) return;
+  others_ = from_ms(ms);
+  told_ = now;
 }
 
 double Ledger::wait_ms(Time now, double ms, int64_t priority) const {

@@ -1,13 +1,14 @@
 // Tracks the work that is queued on one prefill node, as the conductor knows it.
 //
 // A request is charged when it is sent there. The elapsed part of the running job is subtracted.
-// The node's own answers correct the sum, as other conductors send it work too. One job runs at a
-// time, to its end, unless the node chooses anew after each chunk. The next is the one that the
-// node takes (sched/prefill_order.h); a new job waits only for those that go before it, and for a
-// chunk of the one that runs.
+// The node's own answers correct the sum, and it tells what other conductors gave it to do: that
+// goes before the first job here. One job runs at a time, to its end, unless the node chooses anew
+// after each chunk. The next is the one that the node takes (sched/prefill_order.h); a new job
+// waits only for those that go before it, and for a chunk of the one that runs.
 //
 // Thread: one owner. Pure: time is an argument. Source: Mooncake paper section 4.1.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 
@@ -28,11 +29,17 @@ class Ledger {  // of one node
   // Takes the node's answer: the jobs before `job` take `ms` from now on.
   void correct(uint64_t job, double ms, Time now);
 
+  // Takes what the node tells: others' jobs take `ms` from now on.
+  void tell_others(double ms, Time now);
+
   double wait_ms(Time now) const;  // until a job charged now would start, if it came last
   // The same for a job of that length and priority.
   double wait_ms(Time now, double ms, int64_t priority) const;
   // What that is made of, what the node answered aside: the first job's end, and all behind it.
-  Time first_ends() const { return jobs_.empty() ? Time{} : started_ + jobs_.front().length; }
+  Time first_ends() const {
+    const Time own = jobs_.empty() ? Time{} : started_ + jobs_.front().length;
+    return others_.count() == 0 ? own : std::max(own, told_) + others_;
+  }
   Duration behind() const { return behind_; }
   uint64_t tokens() const { return tokens_; }
   bool overtakes() const { return overtakes_; }  // jobs may go before those that came first
@@ -55,6 +62,7 @@ class Ledger {  // of one node
   bool gives_way(const PrefillWork& to, Time now) const;
   Duration running_left(const PrefillWork& mine, Time now) const;
   void take_next(Time now);
+  Duration others_left(Time now) const { return std::max(told_ + others_ - now, Duration{0}); }
   Duration correction(Time now) const;
 
   PrefillOrder order_;
@@ -65,6 +73,8 @@ class Ledger {  // of one node
   uint64_t tokens_ = 0;     // of all jobs
   Duration correction_{0};  // signed; fades as the time it speaks of passes
   Time corrected_{};
+  Duration others_{0};  // of jobs that others gave the node, from told_ on
+  Time told_{};
 };
 
 }  // namespace mc::sched

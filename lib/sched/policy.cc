@@ -12,10 +12,40 @@ namespace {
 constexpr double kTrivial = 0.1;
 
 // At least one token is always computed: the one whose output is the answer's first.
-uint64_t reusable(const PrefillView& node, const Ask& ask) {
+uint64_t reusable(const PrefillView& node, uint32_t blocks, const Ask& ask) {
   const uint64_t block = node.block_tokens > 0 ? node.block_tokens : ask.block_tokens;
-  const uint64_t tokens = std::min(node.match * block, ask.tokens);
+  const uint64_t tokens = std::min(blocks * block, ask.tokens);
   return tokens < ask.tokens ? tokens : ask.tokens - std::min(ask.tokens, block);
+}
+
+uint64_t reusable(const PrefillView& node, const Ask& ask) {
+  return reusable(node, node.match, ask);
+}
+
+uint64_t reusable_now(const PrefillView& node, const Ask& ask) {
+  return reusable(node, node.match - std::min(node.match, node.pending), ask);
+}
+
+// What nodes can fetch from others: the longest match that is there, and the longest that comes.
+struct Fetchable {
+  uint64_t now = 0, coming = 0;
+  const PrefillView* from = nullptr;  // whose match comes
+};
+
+Fetchable fetchable_of(const View& view, const Ask& ask) {
+  Fetchable f;
+  for (const PrefillView& node : view.prefill) {
+    if (node.whole) continue;  // one that is busy can still be fetched from
+    f.now = std::max(f.now, reusable_now(node, ask));
+    if (node.pending == 0) continue;
+    const uint64_t coming = reusable(node, ask);
+    if (coming > f.coming ||
+        (coming == f.coming && f.from != nullptr && node.ready_ms < f.from->ready_ms)) {
+      f.coming = coming;
+      f.from = &node;
+    }
+  }
+  return f;
 }
 
 double prefill_ms(const PrefillView& node, uint64_t tokens, uint64_t reused, const Cost& cost) {
@@ -54,22 +84,53 @@ Reuse go_on(const PrefillView& node, uint64_t have, const View& view, const Ask&
   return node.pool == PoolUse::kAlways || pooled.ms() < r.ms() ? pooled : r;
 }
 
-Candidate estimate(const PrefillView& node, uint64_t best_tokens, const View& view, const Ask& ask,
-                   const PolicyOptions& options, const Cost& cost) {
+// A fetch of blocks as they appear ends with that of the last chunk.
+double appears_ms(const PrefillView& holder, uint64_t tokens, double factor, const Cost& cost) {
+  const uint64_t chunk = holder.pipeline.chunk_tokens;
+  return holder.ready_ms + factor * cost.fetch_ms(chunk > 0 ? std::min(chunk, tokens) : tokens);
+}
+
+Candidate estimate(const PrefillView& node, const Fetchable& others, const View& view,
+                   const Ask& ask, const PolicyOptions& options, const Cost& cost) {
   Candidate c;
   c.name = node.name;
   c.whole = node.whole;
   c.local_tokens = reusable(node, ask);
   c.queue_ms = node.queue_ms;
+  if (node.pending > 0) {
+    c.pending_tokens = c.local_tokens - reusable_now(node, ask);
+    c.wait_ms = node.ready_ms;
+  }
   Reuse r = go_on(node, c.local_tokens, view, ask, cost);
-  const auto local = static_cast<double>(c.local_tokens), best = static_cast<double>(best_tokens);
-  if (options.policy == "kvcache" && !node.whole && best > local * options.balancing_threshold) {
-    const double fetch = node.fetch_congestion * cost.fetch_ms(best_tokens - c.local_tokens);
-    if (const Reuse longer = go_on(node, best_tokens, view, ask, cost);
+  const auto start_ms = [&] { return std::max({c.queue_ms, c.fetch_ms, c.wait_ms}); };
+  const auto worth = [&](uint64_t best) {
+    return options.policy == "kvcache" && !node.whole &&
+           static_cast<double>(best) >
+               static_cast<double>(c.local_tokens) * options.balancing_threshold;
+  };
+  if (worth(others.now)) {
+    const double fetch = node.fetch_congestion * cost.fetch_ms(others.now - c.local_tokens);
+    if (const Reuse longer = go_on(node, others.now, view, ask, cost);
         fetch + longer.ms() < r.ms()) {
       r = longer;
-      c.peer_tokens = best_tokens - c.local_tokens;
+      c.peer_tokens = others.now - c.local_tokens;
       c.fetch_ms = fetch;
+    }
+  }
+  if (others.coming > others.now && others.from != &node && worth(others.coming)) {
+    const uint64_t tokens = others.coming - c.local_tokens;
+    const double fetch = node.fetch_congestion * cost.fetch_ms(tokens);
+    const double wait =
+        std::max(c.wait_ms, appears_ms(*others.from, tokens, node.fetch_congestion, cost));
+    const Reuse longer = go_on(node, others.coming, view, ask, cost);
+    const double again = kAgain * (r.prefill_ms - longer.prefill_ms);
+    if (std::max({c.queue_ms, fetch, wait}) + longer.ms() < start_ms() + r.ms() + again) {
+      r = longer;
+      c.peer_tokens = tokens;
+      c.pending_tokens += others.coming - std::max(others.now, c.local_tokens);
+      c.peer = others.from->name;
+      c.fetch_ms = fetch;
+      c.wait_ms = wait;
     }
   }
   c.reused_tokens = r.tokens;
@@ -78,8 +139,12 @@ Candidate estimate(const PrefillView& node, uint64_t best_tokens, const View& vi
   c.pool_ms = r.pool_ms;
   c.prefill_ms = r.prefill_ms;
   c.fixed_ms = node.rate != nullptr ? node.rate->fixed_ms() : 0;
+  if (const uint64_t known = std::max(c.reused_tokens, others.now);
+      !node.whole && others.coming > known)
+    c.again_ms = prefill_ms(node, ask.tokens, known, cost) -
+                 prefill_ms(node, ask.tokens, others.coming, cost);
   c.transfer_ms = node.whole ? 0 : node.congestion * cost.transfer_ms(ask.tokens);
-  c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.pool_ms + c.prefill_ms + c.transfer_ms;
+  c.ttft_ms = start_ms() + c.pool_ms + c.prefill_ms + c.transfer_ms;
   return c;
 }
 
@@ -129,13 +194,16 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
     const Candidate& c = candidates[i];
     const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
     const double cold = trivial ? go_on(nodes[i], 0, view, ask, cost).ms() : 0;
-    return std::tuple((trivial ? c.queue_ms + cold + late : c.ttft_ms) - c.fixed_ms, c.queue_ms,
+    const double warm = c.ttft_ms + kAgain * c.again_ms;
+    return std::tuple((trivial ? c.queue_ms + cold + late : warm) - c.fixed_ms, c.queue_ms,
                       ties(i));
   });
   const Candidate& c = candidates[at];
   if (trivial && c.pool_tokens() > 0) return {at, "shortest queue, fetching from the pool"};
   if (best_tokens == 0) return {at, "nothing cached, shortest queue"};
   if (trivial) return {at, "trivial match, shortest queue"};
+  if (!c.peer.empty()) return {at, "fetching what another node computes, as it appears"};
+  if (c.pending_tokens > 0) return {at, "waiting for a prefix that is being computed"};
   if (c.pool_tokens() > 0) return {at, "shortest ttft, fetching from the pool"};
   if (c.fetch_ms > 0) return {at, "shortest ttft, fetching a longer match"};
   if (c.local_tokens == best_tokens) return {at, "shortest ttft, longest match"};
@@ -193,13 +261,11 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   Decision d;
   std::vector<size_t> usable;
   const auto decode = pick_decode(view, ask, cost, &d.tbt_ms);
-  uint64_t fetchable = 0;  // a node that is busy can still be fetched from
-  uint64_t held = 0;       // by any
+  uint64_t held = 0;  // by any
   for (size_t i = 0; i < view.prefill.size(); ++i) {
     const PrefillView& node = view.prefill[i];
     const uint64_t tokens = reusable(node, ask);
     held = std::max(held, tokens);
-    if (!node.whole) fetchable = std::max(fetchable, tokens);
     if (node.usable && (node.whole || decode)) usable.push_back(i);
   }
   const bool prefills = std::any_of(view.prefill.begin(), view.prefill.end(),
@@ -208,8 +274,9 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   d.reason = prefills ? "no decode node is usable" : "no prefill node is usable";
   if (usable.empty()) return d;
   d.best_tokens = std::max(pooled_to(0, view, ask), pooled_to(held, view, ask));
+  const Fetchable others = fetchable_of(view, ask);
   for (const PrefillView& node : view.prefill)
-    d.candidates.push_back(estimate(node, fetchable, view, ask, options, cost));
+    d.candidates.push_back(estimate(node, others, view, ask, options, cost));
   auto [at, reason] = pick_prefill(view, usable, d.candidates, held, ask, options, cost);
   d.prefill = at;
   d.decode = decode.value_or(0);
@@ -266,6 +333,9 @@ std::string reuse_text(const Candidate& c) {
   add(c.peer_tokens, "from a peer");
   add(c.pool_memory_tokens, "from the pool's memory");
   add(c.pool_disk_tokens, "from the pool's disks");
+  if (c.pending_tokens > 0)
+    text +=
+        strf("; %llu of them not computed yet", static_cast<unsigned long long>(c.pending_tokens));
   return text;
 }
 
@@ -273,13 +343,15 @@ std::string explain(const Decision& d) {
   if (d.verdict == Verdict::kNoPrefill || d.verdict == Verdict::kNoDecode) return d.reason;
   const Candidate& c = d.chosen;
   const std::string pool = c.pool_tokens() > 0 ? strf(" + pool %.1f", c.pool_ms) : "";
+  const std::string wait = c.wait_ms > 0 ? strf(" (prefix in %.1f)", c.wait_ms) : "";
   const std::string first = c.first_step_ms > 0 ? strf(" + first step %.1f", c.first_step_ms) : "";
   const std::string from = c.reused_tokens > 0 ? " (" + reuse_text(c) + ")" : "";
   return strf(
-      "queue %.1f + fetch %.1f%s + prefill %.1f + transfer %.1f%s = ttft %.1f ms (second %+.1f), "
+      "queue %.1f + fetch %.1f%s%s + prefill %.1f + transfer %.1f%s = ttft %.1f ms (second %+.1f), "
       "tbt %.1f ms; reuses %llu of %llu%s: %s",
-      c.queue_ms, c.fetch_ms, pool.c_str(), c.prefill_ms, c.transfer_ms, first.c_str(), c.ttft_ms,
-      d.margin_ms, d.tbt_ms, static_cast<unsigned long long>(c.reused_tokens),
+      c.queue_ms, c.fetch_ms, wait.c_str(), pool.c_str(), c.prefill_ms, c.transfer_ms,
+      first.c_str(), c.ttft_ms, d.margin_ms, d.tbt_ms,
+      static_cast<unsigned long long>(c.reused_tokens),
       static_cast<unsigned long long>(d.best_tokens), from.c_str(), d.reason.c_str());
 }
 

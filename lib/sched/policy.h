@@ -4,7 +4,7 @@
 // decision, and the decision carries the numbers it was made from.
 //
 // `kvcache` is Algorithm 1 in predicted milliseconds. For each prefill node
-//   TTFT = max(queue, fetch) + pool + prefill(n, reused) + transfer(n) to the decode node
+//   TTFT = max(queue, fetch, wait) + pool + prefill(n, reused) + transfer(n) to the decode node
 // where `reused` begins with the node's own match, or with the best match of any node if that one
 // is more than `balancing_threshold` times as long and fetching it from there is the fastest. It
 // goes on with the blocks that the pool has next, if fetching them (`pool`) is faster than
@@ -13,6 +13,10 @@
 // system prompt) does not make a node better than another, nor does what engines take for any
 // prompt. Ties: shortest queue (a fetch can hide
 // the queue), fewest queued tokens, fewest requests so far, first name.
+//
+// A match counts too while its last blocks are being computed: `wait` is the time until they are
+// there, on the node itself or read from elsewhere as they appear. What is computed again instead
+// takes time from others, so that has to be sooner by kAgain of the time it takes.
 //
 //   local     as kvcache without fetching: every node reuses what it holds itself
 //   load      the shortest queue, without looking at caches
@@ -53,8 +57,11 @@ inline const std::vector<std::string> kPolicies = {"kvcache", "local",  "load", 
 
 struct PrefillView {
   std::string name;
-  bool usable = true;   // alive, not draining, not excluded
-  uint32_t match = 0;   // blocks of the prompt it holds, from the first on
+  bool usable = true;  // alive, not draining, not excluded
+  uint32_t match = 0;  // blocks of the prompt it holds, from the first on
+  // The last of these blocks that are being computed or fetched, and the time until they are there.
+  uint32_t pending = 0;
+  double ready_ms = 0;
   double queue_ms = 0;  // until a new request would start
   uint64_t queued_tokens = 0;
   uint64_t requests = 0;        // there now
@@ -93,14 +100,18 @@ struct Ask {
 
 struct Candidate {
   std::string name;
-  bool whole = false;          // needs no decode node
-  uint64_t local_tokens = 0;   // held by the node
-  uint64_t peer_tokens = 0;    // fetched from the node with the longest match: the next ones
-  uint64_t reused_tokens = 0;  // these, and what it fetches from the pool after them
+  bool whole = false;           // needs no decode node
+  uint64_t local_tokens = 0;    // held by the node
+  uint64_t peer_tokens = 0;     // fetched from the node with the longest match: the next ones
+  uint64_t pending_tokens = 0;  // of both, not there yet
+  std::string peer;             // whose pending blocks are fetched; empty: of whom holds the most
+  uint64_t reused_tokens = 0;   // these, and what it fetches from the pool after them
   // Fetched from the pool, by the tier that has them.
   uint64_t pool_memory_tokens = 0, pool_disk_tokens = 0;
   uint64_t pool_tokens() const { return pool_memory_tokens + pool_disk_tokens; }
   double queue_ms = 0, fetch_ms = 0, pool_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  double wait_ms = 0;        // until the pending tokens are there
+  double again_ms = 0;       // of prefill_ms: for tokens that another node computes now
   double first_step_ms = 0;  // with add_first_step
   double fixed_ms = 0;       // of prefill_ms: what an external engine takes for any prompt
   double ttft_ms = 0;
@@ -125,6 +136,9 @@ struct Decision {
 
 // Where a candidate's reused tokens are: "512 local, 256 from a peer, 1024 from the pool's memory".
 std::string reuse_text(const Candidate& candidate);
+
+// A prefix is computed again only if that is sooner by this share of the time it takes again.
+inline constexpr double kAgain = 0.5;
 
 // Whether the best match covers less than a tenth of the prompt, so that matches do not count.
 bool is_trivial(uint64_t best_tokens, uint64_t tokens);

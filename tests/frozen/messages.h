@@ -18,9 +18,10 @@ namespace mc {
 template <class V>
 void each_serve_message(const V& v) {
   using namespace serve;
-  v.template all<Reservation, Reserve, TxAllocated, TxAllocate, PrefillDone, Prefill, TxCommitted,
-                 TxCommit, Abort, RoleSet, SetRole, Dismiss, KvSnapshot, Snapshot, KvOffer, KvReady,
-                 KvFailed, TokenBatch, HeartbeatAck, Heartbeat>();
+  v.template all<Reservation, Reserve, TxAllocated, TxAllocate, PrefixMore, AwaitPrefix,
+                 PrefillDone, Prefill, TxCommitted, TxCommit, Abort, RoleSet, SetRole, Dismiss,
+                 KvSnapshot, Snapshot, KvOffer, KvReady, KvFailed, TokenBatch, HeartbeatAck,
+                 Heartbeat>();
   v.template all<PipelineOpened, PipelineOpen, PipelinePing, PipelineDone, PipelineBegin,
                  PipelineChunk, PipelineEnd, PipelineFetched, PipelineFetch, PipelinePut>();
 }

@@ -44,7 +44,8 @@ void CandidateIndex::look_at(const FleetWorker& w, Time now) {
     if (w.draining)
       decodes_->drop(number);
     else
-      decodes_->put(number, w.requests, w.context_tokens, room_of(w));
+      decodes_->put(number, w.requests + w.others_requests, w.context_tokens + w.others_tokens,
+                    room_of(w));
   } else if (plain(w, now)) {
     odd_.erase(&w);
     prefills_->put(w.slot, CandidateRank::of(w.ledger, w.requests, w.assigned));
@@ -55,7 +56,8 @@ void CandidateIndex::look_at(const FleetWorker& w, Time now) {
 }
 
 std::optional<View> CandidateIndex::pick(Roster& workers, const Matches& matches, const Ask& ask,
-                                         const Need& need, Time now) {
+                                         const Need& need, Time now,
+                                         std::span<const FleetWorker* const> apart) {
   const std::string& p = options_.policy;
   if (workers.all().size() < kWeighAll || p == "random" || p == "rr" || p == "p2c")
     return std::nullopt;
@@ -71,6 +73,11 @@ std::optional<View> CandidateIndex::pick(Roster& workers, const Matches& matches
   steps_ = cost_.step_version();
   for (const FleetWorker* w : std::vector<const FleetWorker*>(odd_.begin(), odd_.end()))
     look_at(*w, now);
+  for (const FleetWorker* w : apart) {  // until the next pick looks at them
+    if (!w->prefill) continue;
+    odd_.insert(w);
+    prefills_->drop(w->slot);
+  }
 
   View v;
   const auto add =

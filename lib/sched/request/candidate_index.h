@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "sched/request/fleet_views.h"
 #include "sched/shortlist.h"
@@ -30,9 +31,11 @@ class CandidateIndex {
     uint64_t prefill = 0;
     DecodeNeed decode;
   };
-  // Returns: nothing when the decision needs all workers.
+  // `apart`: workers that the lists cannot rank for this prompt. Returns: nothing when the decision
+  // needs all workers.
   std::optional<View> pick(Roster& workers, const Matches& matches, const Ask& ask,
-                           const Need& need, Time now);
+                           const Need& need, Time now,
+                           std::span<const FleetWorker* const> apart = {});
 
  private:
   void rebuild(const Roster& workers);

@@ -65,6 +65,7 @@ View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Ex
     }
   }
   if (slow) weigh_fetches(v, index_.matches(tags, roster_.slots()), now);
+  if (pending_.size() > 0) note_pending(v, pending_.find(tags), now);
   return v;
 }
 
@@ -73,14 +74,31 @@ std::optional<View> Fleet::short_view(const RequestAsk& ask, std::span<const uin
                                       Time now) {
   const DecodeNeed blocks = need(ask);
   const Matches matches = index_.matches(tags, roster_.slots());
+  const std::vector<PendingPrefix> pending = pending_.find(tags);
+  std::vector<const FleetWorker*> apart;
+  for (const PendingPrefix& p : pending)
+    if (const auto it = roster_.all().find(p.node); it != roster_.all().end())
+      apart.push_back(it->second);
   auto few = candidates_.pick(roster_, matches,
                               {.tokens = ask.tokens, .block_tokens = options_.block_tokens},
-                              {blocks.prompt, blocks}, now);
+                              {blocks.prompt, blocks}, now, apart);
   if (!few) return few;
   if (const PoolIndex* const all = pool ? pool() : nullptr)
     few->pool = all->match(tags, matches.longest());
   weigh_fetches(*few, matches, now);
+  note_pending(*few, pending, now);
   return few;
+}
+
+// What is computed or fetched now counts as held, from when it is expected to be there.
+void Fleet::note_pending(View& view, std::span<const PendingPrefix> pending, Time now) const {
+  for (const PendingPrefix& p : pending)
+    for (PrefillView& node : view.prefill) {
+      if (node.name != p.node) continue;
+      node.match = std::max(node.match, p.last);
+      node.pending = node.match - p.first;
+      node.ready_ms = std::max(0.0, to_ms(p.ready - now));
+    }
 }
 
 // How slow fetches from the holders of the longest match are, for the readers where that is known.
@@ -125,6 +143,8 @@ Decision Fleet::decide(const View& view, const RequestAsk& ask, Time arrived, Ti
 Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const uint64_t> tags,
                      const Exclusions& out, Time arrived, Time now) {
   cost_.advance(now);
+  forecast_.tell_others({static_cast<double>(roster_.others_requests()),
+                         static_cast<double>(roster_.others_tokens())});
   const bool any = out.full.empty() && out.avoid.empty() && ask.priority == 0 && !ask.refusal;
   const bool alone = engines == nullptr || engines->size() == 0;
   std::optional<View> few = any && alone ? short_view(ask, tags, now) : std::nullopt;
@@ -146,22 +166,33 @@ Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const ui
   FleetWorker& d = *roster_.find(v.decode[c.decision.decode].name);
   c.prefill = p.ref();
   c.decode = colocated_decode(roster_, p, d, out.full).ref();
-  if (c.decision.chosen.fetch_ms > 0) c.source = source_for(tags, p, now);
+  if (c.decision.chosen.fetch_ms > 0) c.source = source_for(c.decision.chosen, tags, p, now);
   return c;
 }
 
-// The worker with the longest match; of equals the one with the least congested link, then the
-// least busy one.
-WorkerRef Fleet::source_for(std::span<const uint64_t> tags, const FleetWorker& reader,
-                            Time now) const {
+// The worker whose blocks appear, or that has the longest match now; of equals the one with the
+// least congested link, then the least busy one.
+WorkerRef Fleet::source_for(const Candidate& chosen, std::span<const uint64_t> tags,
+                            const FleetWorker& reader, Time now) const {
+  if (!chosen.peer.empty()) {
+    const auto it = roster_.all().find(chosen.peer);
+    return it == roster_.all().end() ? WorkerRef{} : it->second->ref();
+  }
   const auto match = index_.matches(tags, roster_.slots());
+  const std::vector<PendingPrefix> pending = pending_.find(tags);
+  const auto has = [&](const FleetWorker& w) {
+    uint32_t blocks = match.of(w.slot);
+    for (const PendingPrefix& p : pending)
+      if (p.node == w.node) blocks = std::min(blocks, p.first);
+    return blocks;
+  };
   const FleetWorker* best = nullptr;
   const auto key = [&](const FleetWorker& w) {
-    return std::tuple(-int64_t{match.of(w.slot)}, reader.fetches.factor(w.node, now),
+    return std::tuple(-int64_t{has(w)}, reader.fetches.factor(w.node, now),
                       w.congestion.factor(now), w.requests, std::string_view(w.node));
   };
   for (const auto& [node, w] : roster_.all())
-    if (w->prefill && !w->draining && node != reader.node && match.of(w->slot) > 0 &&
+    if (w->prefill && !w->draining && node != reader.node && has(*w) > 0 &&
         (best == nullptr || key(*w) < key(*best)))
       best = w;
   return best == nullptr ? WorkerRef{} : best->ref();
@@ -176,8 +207,9 @@ Refusal Fleet::refusal(const Decision& decision, Verdict verdict, uint64_t token
 bool Fleet::decode_refuses(const WorkerRef& decode, uint64_t prompt_tokens) const {
   const FleetWorker* const d = roster_.find(decode);
   if (d == nullptr) return false;
-  const DecodeView node{
-      .name = d->node, .requests = d->answering, .context_tokens = d->answering_tokens};
+  const DecodeView node{.name = d->node,
+                        .requests = d->answering + d->others_requests,
+                        .context_tokens = d->answering_tokens + d->others_tokens};
   return admit_decode(node, prompt_tokens, options_.admission, cost_) != Verdict::kAccept;
 }
 
@@ -194,9 +226,13 @@ PrefixIndex::Guess Fleet::charge(uint64_t request, const RequestAsk& ask, const 
   ++d.requests;
   d.context_tokens += n;
   d.reserved_blocks += blocks_reserved(d, need(ask));
-  const Time computed = now + from_seconds(choice.decision.ttft_ms() / 1e3);
-  forecast_.dispatched(request, n, computed);
-  return index_.guess(p.slot, tags, computed + kGuessSlack);
+  const Duration ttft = from_seconds(choice.decision.ttft_ms() / 1e3);
+  forecast_.dispatched(request, n, now + ttft);
+  const double start_ms = std::max({c.queue_ms, c.fetch_ms, c.wait_ms});
+  pending_.begin(
+      request, p.node, tags, static_cast<uint32_t>(c.local_tokens / options_.block_tokens),
+      now + from_seconds(start_ms / 1e3), from_seconds((c.pool_ms + c.prefill_ms) / 1e3));
+  return index_.guess(p.slot, tags, now + 2 * ttft + kGuessSlack);  // it may take longer
 }
 
 uint64_t Fleet::spoke(const WorkerRef& decode) {
@@ -211,10 +247,12 @@ void Fleet::not_reserved(const WorkerRef& decode, const RequestAsk& ask, uint64_
 }
 
 void Fleet::queued(uint64_t request, const WorkerRef& prefill, double queue_ms, Time now) {
+  pending_.delay(request, now + from_seconds(queue_ms / 1e3));
   if (FleetWorker* const p = roster_.find(prefill)) p->ledger.correct(request, queue_ms, now);
 }
 
 void Fleet::computed(uint64_t request, const WorkerRef& prefill, Time now) {
+  pending_.end(request);
   if (FleetWorker* const p = roster_.find(prefill)) {
     p->ledger.finish(request, now);
     --p->requests;

@@ -18,6 +18,7 @@
 
 #include "sched/admission.h"
 #include "sched/cost.h"
+#include "sched/index/pending_prefixes.h"
 #include "sched/policy.h"
 #include "sched/pool_index.h"
 #include "sched/prefix_index.h"
@@ -72,7 +73,7 @@ class EngineFleet {  // external engines
 struct Choice {
   Decision decision;
   WorkerRef prefill, decode;  // without when the decision is no, or an external engine
-  WorkerRef source;           // of a longer match, to be fetched from; no node: none
+  WorkerRef source;  // of a longer match, to be fetched from, now or as it appears; no node: none
 };
 
 struct FleetOptions {
@@ -135,8 +136,10 @@ class Fleet {
  private:
   AdmissionOptions promises(Time arrived, Time now) const;
   void weigh_fetches(View& view, const Matches& matches, Time now) const;
+  void note_pending(View& view, std::span<const PendingPrefix> pending, Time now) const;
   std::optional<View> short_view(const RequestAsk& ask, std::span<const uint64_t> tags, Time now);
-  WorkerRef source_for(std::span<const uint64_t> tags, const FleetWorker& reader, Time now) const;
+  WorkerRef source_for(const Candidate& chosen, std::span<const uint64_t> tags,
+                       const FleetWorker& reader, Time now) const;
 
   const FleetOptions options_;
   Cost& cost_;
@@ -144,6 +147,7 @@ class Fleet {
   Roster& roster_;
   DecodeForecast forecast_;
   CandidateIndex candidates_;
+  PendingPrefixes pending_;
   uint64_t decisions_ = 0;  // requests that were given nodes, or refused
 };
 

@@ -30,8 +30,8 @@ DecodeView decode_view(const FleetWorker& w, const DecodeNeed& need) {
   return {.name = w.node,
           .usable = !w.draining && need.whole <= w.blocks_total,
           .room = room_of(w) >= static_cast<int64_t>(blocks_reserved(w, need)),
-          .requests = w.requests,
-          .context_tokens = w.context_tokens};
+          .requests = w.requests + w.others_requests,
+          .context_tokens = w.context_tokens + w.others_tokens};
 }
 
 }  // namespace mc::sched

@@ -7,6 +7,7 @@
 namespace mc::sched {
 namespace {
 
+constexpr Duration kPatience = std::chrono::seconds(1);    // over twice what is predicted
 constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
 
 }  // namespace
@@ -66,7 +67,9 @@ void begin_on_workers(MachineTurn& t, RequestRecord& r) {
                  .to = r.source_at(),
                  .with = {},
                  .budget = std::min(t.options.pin_timeout, t.options.step_timeout),
-                 .tokens = c.local_tokens + c.peer_tokens});
+                 .tokens = c.local_tokens + c.peer_tokens,
+                 .coming = c.peer.empty() ? 0 : c.pending_tokens,
+                 .patience = kPatience + from_seconds(2 * c.wait_ms / 1e3)});
 }
 
 // Prefill follows at once, by the request's name: it needs nothing of the answer.

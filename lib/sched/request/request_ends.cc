@@ -150,7 +150,9 @@ void RequestMachine::no_room(Turn& t, Record& r, const std::string& node, const 
 
 void RequestMachine::fail_attempt(Turn& t, Record& r, const std::set<std::string>& avoid,
                                   RequestError why) {
-  if (r.state == RequestState::kProxied) t.ask(EngineAnswered{r.asked(), false});
+  if (r.state == RequestState::kProxied)
+    for (const std::string& engine : avoid)
+      if (fleet_.engines->is_up(engine)) t.ask(EngineAnswered{engine, false});
   release(t, r, why.what);
   if (r.progress.output_tokens > 0 || r.failures >= options_.retries)
     return end(t, r, std::move(why));

@@ -128,6 +128,9 @@ struct SendStep {
   WorkerRef with = {};   // kReserve: the prefill worker
   Duration budget = {};  // for the answer
   uint64_t tokens = 0;   // kPin: the first of the prompt
+  // kPin: of these, that are not computed yet, and how long they may be waited for.
+  uint64_t coming = 0;
+  Duration patience = {};
 };
 struct AbortAt {
   AttemptRef of = {};

@@ -316,8 +316,10 @@ void RequestMachine::on(const DrainStarted&, MachineTurn&) {
 
 template <>
 void RequestMachine::on(const ClockStoodStill& e, MachineTurn&) {
-  for (const auto& [id, r] : requests_)
+  for (const auto& [id, r] : requests_) {
+    r->stood += e.time;
     if (r->deadline != Time::max()) r->deadline += e.time;
+  }
 }
 
 template <>
@@ -348,7 +350,7 @@ void RequestMachine::wait(Turn& t, Record& r) {
                RequestError{429, "queue_full",
                             strf("%zu requests wait for room already", room_.size()), 1});
   r.state = RequestState::kWaiting;
-  r.deadline = r.arrived + options_.queue_timeout;
+  r.deadline = r.arrived + r.stood + options_.queue_timeout;
   r.turned_away = {};
   room_.put(r.id, r.turn());
 }

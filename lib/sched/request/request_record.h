@@ -44,6 +44,7 @@ struct RequestRecord {
   RequestAsk ask;
   std::vector<uint64_t> tags;
   Time arrived{}, deadline = Time::max();
+  Duration stood{};  // since it arrived, this process stood still for so long
   RequestState state = RequestState::kWaiting;
   uint32_t failures = 0;
   Exclusions out;

@@ -12,9 +12,18 @@ void Roster::join(FleetWorker& worker) {
 }
 
 void Roster::leave(FleetWorker& worker) {
+  tell_others(worker, 0, 0);
   workers_.erase(worker.node);
   std::erase(changed_, &worker);
   ++members_;
+}
+
+void Roster::tell_others(FleetWorker& worker, uint64_t requests, uint64_t tokens) {
+  if (worker.prefill) return;
+  others_requests_ += requests - worker.others_requests;
+  others_tokens_ += tokens - worker.others_tokens;
+  worker.others_requests = requests;
+  worker.others_tokens = tokens;
 }
 
 FleetWorker* Roster::find(const std::string& node) {

@@ -56,9 +56,11 @@ struct FleetWorker {
   uint64_t answering = 0;         // decode: requests that produce tokens
   uint64_t answering_tokens = 0;  // decode: of their prompts
   uint64_t reserved_blocks = 0;   // decode: since it spoke last
-  uint64_t spoke = 0;             // how many times its blocks were told
-  StepWatch steps;                // decode
-  bool noted = false;             // among those that changed
+  // Decode: what other conductors gave it, as it says.
+  uint64_t others_requests = 0, others_tokens = 0;
+  uint64_t spoke = 0;  // how many times its blocks were told
+  StepWatch steps;     // decode
+  bool noted = false;  // among those that changed
 
   WorkerRef ref() const { return {node, epoch, joined}; }
 };
@@ -77,6 +79,11 @@ class Roster {
   std::vector<const FleetWorker*> take_changed();
 
   const std::map<std::string, FleetWorker*>& all() const { return workers_; }
+  // A decode worker tells what others gave it. others_*(): all of them together.
+  void tell_others(FleetWorker& worker, uint64_t requests, uint64_t tokens);
+  uint64_t others_requests() const { return others_requests_; }
+  uint64_t others_tokens() const { return others_tokens_; }
+
   size_t live(bool prefill) const;               // not draining
   uint64_t members() const { return members_; }  // another number when one joins or leaves
   void slots_changed(size_t slots);              // of the index: one more than the largest
@@ -87,6 +94,7 @@ class Roster {
   std::vector<FleetWorker*> changed_;
   uint64_t members_ = 0, joined_ = 0;
   size_t slots_ = 0;
+  uint64_t others_requests_ = 0, others_tokens_ = 0;
 };
 
 }  // namespace mc::sched

@@ -145,7 +145,9 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       autoscaler_(options_.pd, metrics),
       rebalancer_(loop, workers_, metrics) {
   rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
-    return workers_.heartbeat(m, call.now);
+    auto ack = workers_.heartbeat(m, call.now);
+    if (ack) ack->control = rpc_->address();
+    return ack;
   });
   rpc_->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) { return tokens(m); });
   fleet_.engines = engines_.get();
@@ -156,6 +158,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
   workers_.on_auto = [this](const Heartbeat& beat) {
     rebalancer_.joined(beat, autoscaler_.pressure(), loop_.now());
   };
+  autoscaler_.leads = [this] { return workers_.leads(); };
   autoscaler_.is_moving = [this](Time now) { return rebalancer_.moving(now); };
   autoscaler_.on_move = [this](const sched::PdDecision& d, Time now) {
     return rebalancer_.move(d.move, d.reason, now);

@@ -1,5 +1,6 @@
 // Gives the request machine its events, and carries out what it asks for.
 #include <cmath>
+#include <utility>
 
 #include "base/log.h"
 #include "serve/conductor/conductor.h"
@@ -86,7 +87,7 @@ template <>
 void Conductor::carry_out(const sched::DeliverTokens& d, const InHand& hand) {
   Job* const job = find(d.of);
   if (job == nullptr || hand.update == nullptr) return;
-  job->reported = &d.progress;
+  const Progress* const before = std::exchange(job->reported, &d.progress);
   const std::shared_ptr<ResponseSink> sink = job->sink;  // it may cancel the request
   if (d.skip == 0) {
     sink->on_tokens(d.progress, hand.update->tokens, hand.update->logprobs);
@@ -97,7 +98,7 @@ void Conductor::carry_out(const sched::DeliverTokens& d, const InHand& hand) {
     drop_first(logprobs, d.skip);
     sink->on_tokens(d.progress, tokens, logprobs);
   }
-  if (Job* const still = find(d.of)) still->reported = nullptr;
+  if (Job* const still = find(d.of)) still->reported = before;
 }
 
 template <>
@@ -108,14 +109,14 @@ void Conductor::carry_out(const sched::DeliverBytes& d, const InHand& hand) {
   const EngineExchange& e = w.answer;
   const std::string type = e.type;
   const std::shared_ptr<ResponseSink> sink = job->sink;
-  job->reported = &d.progress;
+  const Progress* const before = std::exchange(job->reported, &d.progress);
   if (!w.rename) {
     sink->on_upstream_bytes(d.progress, e.status, type, hand.bytes);
   } else {
     const std::string renamed = w.rename->pass(hand.bytes);
     sink->on_upstream_bytes(d.progress, e.status, type, renamed);
   }
-  if (Job* const still = find(d.of)) still->reported = nullptr;
+  if (Job* const still = find(d.of)) still->reported = before;
 }
 
 template <>
@@ -126,12 +127,12 @@ void Conductor::carry_out(const sched::PassOn& p, const InHand&) {
                                   : job->proxied ? job->proxied->refused
                                                  : nullptr;
   if (e == nullptr) return;
-  job->reported = &p.progress;
+  const Progress* const before = std::exchange(job->reported, &p.progress);
   const std::shared_ptr<ResponseSink> sink = job->sink;
   const int status = e->status;
   const std::string type = e->type, held = e->held;
   sink->on_upstream_bytes(p.progress, status, type, held);
-  if (Job* const still = find(p.of)) still->reported = nullptr;
+  if (Job* const still = find(p.of)) still->reported = before;
 }
 
 template <>
@@ -161,6 +162,10 @@ void Conductor::run(const sched::RequestEvent& event, const InHand& hand) {
 void Conductor::carry_out(const std::vector<sched::RequestAction>& actions, const InHand& hand,
                           Time before) {
   for (const sched::RequestAction& a : actions) {
+    // The machine knows no more of one that ends; the end of another may cancel it before its own.
+    if (const auto* const f = std::get_if<sched::FinishRequest>(&a))
+      if (const auto it = jobs_.find(f->request); it != jobs_.end())
+        it->second->reported = &f->progress;
     const auto* const made = std::get_if<sched::DecisionMade>(&a);
     if (made == nullptr) continue;
     const Time decided = loop_.clock().now();

@@ -33,12 +33,14 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
     j["events_seen"] = w.events_seen;
     j["queue_ms"] = w.ledger.wait_ms(now);
     j["queued_tokens"] = w.ledger.tokens();
+    j["others_ms"] = w.load.others_ms;
     j["congestion"] = w.congestion.factor(now);
     j["pool_reuse"] = w.pool == sched::PoolUse::kNever  ? "never"
                       : w.pool == sched::PoolUse::kAuto ? "auto"
                                                         : "always";
   } else {
     j["context_tokens"] = w.context_tokens;
+    j["others_requests"] = w.others_requests;
     j["answering"] = w.answering;
     j["tbt_ms"] = w.load.tbt_ms;
   }
@@ -131,12 +133,14 @@ PoolLoads Conductor::loads() const {
     if (w->draining) continue;
     if (w->prefill) {
       ++l.prefill_nodes;
-      l.prefill += sched::prefill_load(w->ledger.wait_ms(now), w->ledger.jobs() > 0,
+      const double wait = w->ledger.wait_ms(now);
+      l.prefill += sched::prefill_load(wait, w->ledger.jobs() > 0 || w->load.others_ms > 0,
                                        options_.admission.ttft_slo);
     } else {
       ++l.decode_nodes;
-      l.decode += sched::decode_load(cost_.step_ms(w->requests, w->context_tokens),
-                                     options_.admission.tbt_slo);
+      l.decode += sched::decode_load(
+          cost_.step_ms(w->requests + w->others_requests, w->context_tokens + w->others_tokens),
+          options_.admission.tbt_slo);
     }
   }
   l.prefill /= std::max(1.0, static_cast<double>(l.prefill_nodes));
@@ -180,7 +184,8 @@ Json Conductor::route(const GenerateRequest& request) const {
                        {"usable", sched::decode_view(*w, need).usable},
                        {"room", sched::decode_view(*w, need).room},
                        {"requests", w->requests},
-                       {"tbt_ms", cost_.step_ms(w->requests + 1, w->context_tokens + n)}});
+                       {"tbt_ms", cost_.step_ms(w->requests + w->others_requests + 1,
+                                                w->context_tokens + w->others_tokens + n)}});
   }
   j["decode_candidates"] = std::move(decodes);
   return j;

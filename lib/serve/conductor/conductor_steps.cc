@@ -28,6 +28,10 @@ Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
               "them out");
 }
 
+uint32_t wait_ms(Duration patience) {
+  return static_cast<uint32_t>(std::clamp(to_ms(patience), 0.0, 600'000.0));
+}
+
 Result<> outcome_of(const auto& reply) {
   if (reply) return {};
   return fail(reply.error());
@@ -120,12 +124,15 @@ void Conductor::pin(Job& job, const sched::SendStep& step) {
                   job.ask.prompt.begin() + static_cast<std::ptrdiff_t>(step.tokens));
   m.cache_salt = job.ask.cache_salt;
   m.lease_ms = static_cast<uint32_t>(to_ms(kPinLease * options_.step_timeout));
+  // The request that computes it was sent on its way before, and may still be at its decode worker.
+  if (step.coming > 0) m.expect_ms = static_cast<uint32_t>(to_ms(options_.step_timeout));
   call<TxAllocate>(
       job, step, m,
-      [this, of = step.of, control = source->control](Job& j, const Result<TxAllocated>& reply) {
+      [this, of = step.of, control = source->control, patience = step.patience](
+          Job& j, const Result<TxAllocated>& reply) {
         if (reply)
-          j.remote_prefix = {control, reply->tx, reply->segment, reply->block_offsets,
-                             reply->ranks};
+          j.remote_prefix = {control,      reply->tx,     reply->segment,   reply->block_offsets,
+                             reply->ranks, reply->coming, wait_ms(patience)};
         answered({.of = of, .step = sched::Step::kPin, .outcome = outcome_of(reply)}, "lend");
       });
 }
@@ -143,6 +150,7 @@ void Conductor::allocate(Job& job, const sched::SendStep& step) {
   m.keep_ms = static_cast<uint32_t>(to_ms(job.ask.cache.ttl));
   m.ephemeral = job.ask.cache.ephemeral;
   m.lease_ms = static_cast<uint32_t>(to_ms(options_.tx_lease));
+  m.conductor = rpc_->address();
   call<TxAllocate>(job, step, m, [this, of = step.of](Job&, const Result<TxAllocated>& reply) {
     answered({.of = of,
               .step = sched::Step::kAllocate,

@@ -46,6 +46,7 @@ void PdAutoscaler::tick(const PoolLoads& loads, Time now) {
     by_role(metrics_, "mc_conductor_load", "mean load of the workers of a role; 1 is full", prefill)
         .set(prefill ? loads.prefill : loads.decode);
   if (!options_.enabled || loads.prefill_nodes == 0 || loads.decode_nodes == 0) return;
+  if (leads && !leads()) return control_.hold(now);
   if (is_moving && is_moving(now)) return control_.hold(now);
   control_.sample(loads.prefill, loads.decode);
   if (now >= control_.deadline() && now - first_ >= options_.pd.interval) decide(loads, now);
@@ -92,6 +93,7 @@ Json PdAutoscaler::state() const {
   j["move"] = sched::name(last_.move);
   j["reason"] = last_.reason;
   j["moves"] = options_.moves;
+  j["leads"] = !leads || leads();
   j["wanted"] = {{"prefill", wanted_prefill_}, {"decode", wanted_decode_}};
   return j;
 }

@@ -3,7 +3,8 @@
 // It samples the loads of the live workers, decides as sched::PdControl does, and publishes the
 // wanted numbers: on /cluster, as metrics, and to the operator's command (--scale-hook). It logs
 // every decision with its inputs. Its owner moves the workers (on_move,
-// serve/conductor/role_rebalancer.h). It decides nothing while a worker moves.
+// serve/conductor/role_rebalancer.h). It decides nothing while a worker moves, or while another
+// conductor leads; a new leader first looks on for an interval.
 //
 // Thread: the conductor's loop. Source: Mooncake paper, section 5.1.
 #pragma once
@@ -46,6 +47,7 @@ class PdAutoscaler {
   sched::PdMove pressure() const;
 
   std::function<bool(Time now)> is_moving;  // whether a worker moves
+  std::function<bool()> leads;              // whether it is for this conductor to decide
   // Carries a move out. Returns: the worker's name; empty when none can move.
   std::function<std::string(const sched::PdDecision& decision, Time now)> on_move;
 

@@ -22,6 +22,13 @@ std::string printable(std::string text) {
     if (c < ' ' || c > '~') c = '?';
   return text;
 }
+
+// Whether it is for the conductor of that epoch to give the worker a role. One that has several
+// conductors names those that answered: before that nobody knows.
+bool places(const Heartbeat& beat, uint64_t epoch) {
+  if (beat.conductors < 2) return true;
+  return !beat.joined.empty() && *std::min_element(beat.joined.begin(), beat.joined.end()) == epoch;
+}
 }  // namespace
 
 WorkerRegistry::WorkerRegistry(io::Loop& loop, WorkerRegistryOptions options,
@@ -60,6 +67,14 @@ size_t WorkerRegistry::unsynced() const {
       workers_.begin(), workers_.end(), [](const auto& entry) { return !entry.second->synced; }));
 }
 
+bool WorkerRegistry::leads() const {
+  return std::none_of(workers_.begin(), workers_.end(), [&](const auto& entry) {
+    const std::vector<uint64_t>& joined = entry.second->joined;
+    return std::any_of(joined.begin(), joined.end(),
+                       [&](uint64_t epoch) { return epoch < options_.epoch; });
+  });
+}
+
 Result<> WorkerRegistry::check(const Heartbeat& beat) const {
   MC_TRY_(check_node_id(beat.node));
   if (beat.role != "prefill" && beat.role != "decode" && beat.role != "auto")
@@ -84,7 +99,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   Worker* worker = find(beat.node);
   const bool waits = beat.role == "auto";
   if (waits && worker == nullptr) {
-    if (on_auto) on_auto(beat);
+    if (on_auto && places(beat, options_.epoch)) on_auto(beat);
     return HeartbeatAck{options_.epoch, 0};
   }
   MC_TRY_(members_.heard(beat.node, beat.epoch, now));
@@ -118,6 +133,9 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   }
   worker->draining = beat.draining;
   worker->load = beat.load;
+  worker->joined = beat.joined;
+  worker->ledger.tell_others(beat.load.others_ms, now);
+  roster_.tell_others(*worker, beat.load.others_requests, beat.load.others_tokens);
   worker->blocks_total = beat.load.blocks_total;
   worker->blocks_free = beat.load.blocks_free;
   worker->growth = beat.load.growth;

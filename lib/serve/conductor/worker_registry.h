@@ -40,7 +40,8 @@ struct Worker : sched::FleetWorker {
   struct Commit {
     std::string wire, request;
   };
-  std::vector<Commit> commits;  // prefill: not sent yet
+  std::vector<Commit> commits;   // prefill: not sent yet
+  std::vector<uint64_t> joined;  // epochs of the conductors that it has joined, as it says
 };
 
 struct WorkerRegistryOptions {
@@ -75,6 +76,9 @@ class WorkerRegistry {
   void give_slot(sched::PrefixIndex::Slot slot);  // what is known under it is forgotten
   size_t live(bool prefill) const;
   size_t unsynced() const;
+  // Of several conductors over the same workers the one that started first decides on roles and
+  // scaling. Whom no worker knows has nobody before it.
+  bool leads() const;
 
   std::function<void(const Worker& worker, const std::string& why)> on_gone;
   std::function<void(const Heartbeat& beat)> on_auto;  // it fits, and waits for a role

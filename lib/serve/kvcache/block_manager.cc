@@ -66,18 +66,19 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
 }
 
 Result<TxId> BlockManager::pin_for_peer(std::string request, std::vector<BlockHash> hashes,
-                                        Duration lease, Time now) {
+                                        Duration lease, Time now, size_t coming) {
+  now_ = now;
   Tx tx;
   for (const BlockHash& hash : hashes) {
     const auto block = lookup(hash);
     if (!block) break;
     tx.blocks.push_back(*block);
   }
-  if (tx.blocks.empty())
+  if (tx.blocks.empty() && coming == 0)
     return fail(Code::kNotFound, "request %s: no block of its prompt is cached here",
                 request.c_str());
   for (const BlockId id : tx.blocks) lock(id);
-  hashes.resize(tx.blocks.size());
+  hashes.resize(std::min(hashes.size(), tx.blocks.size() + coming));
   tx.hit = tx.valid = tx.blocks.size();
   tx.request = std::move(request);
   tx.hashes = std::move(hashes);
@@ -113,6 +114,17 @@ size_t BlockManager::rematch(TxId id) {
   if (it == txs_.end()) return 0;
   Tx& tx = it->second;
   if (tx.valid > tx.hit) return tx.hit;
+  if (tx.prompt_tokens == 0) {  // a pin
+    while (tx.hit < tx.hashes.size() && find(tx.hashes[tx.hit]) != kNoBlock) {
+      tx.blocks.push_back(find(tx.hashes[tx.hit++]));
+      lock(tx.blocks.back());
+    }
+    tx.valid = tx.hit;
+    if (tx.state == TxState::kRunning) return tx.hit;
+    leases_.erase({tx.deadline, id});
+    set_lease(id, tx, now_);
+    return tx.hit;
+  }
   const size_t present = match(tx.hashes, tx.prompt_tokens);
   for (; tx.hit < present; ++tx.hit) {
     BlockId& mine = tx.blocks[tx.hit];

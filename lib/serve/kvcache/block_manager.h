@@ -104,14 +104,16 @@ class BlockManager {
 
   // Locks the leading cached blocks and takes free ones for the rest; evicts cached ones if needed.
   Result<TxId> allocate(BlockRequest request, Time now);
-  // Locks the leading blocks that are cached, and no others: for a reader on another worker.
-  // Errors: kNotFound if none is cached.
+  // Locks the leading blocks that are cached, and no others: for a reader on another worker. The
+  // `coming` blocks behind them are locked by rematch() once they are computed.
+  // Errors: kNotFound if none is cached, and none comes.
   Result<TxId> pin_for_peer(std::string request, std::vector<BlockHash> hashes, Duration lease,
-                            Time now);
+                            Time now, size_t coming = 0);
   const Tx* find(TxId tx) const;  // nullptr: unknown or ended; valid until the next change
 
   // Replaces blocks not yet computed by those that others computed meanwhile, and releases them.
-  // Returns the hits now. After the first computed() it changes nothing.
+  // Returns the hits now. After the first computed() it changes nothing. Of a pin: locks the blocks
+  // that were computed since, and renews its lease.
   size_t rematch(TxId tx);
   // Takes one more block, as its sequence grows. kNoSpace: none is free or cached.
   Result<BlockId> extend(TxId tx);

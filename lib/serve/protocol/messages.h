@@ -38,7 +38,8 @@ namespace mc::serve {
 
 using rpc::Empty;
 
-inline constexpr size_t kPromptMax = 1 << 20;   // tokens of a prompt, and its blocks
+inline constexpr size_t kPromptMax = 1 << 20;  // tokens of a prompt, and its blocks
+inline constexpr size_t kJoinedMax = 1024;
 inline constexpr size_t kUpdatesMax = 65536;    // sequences of one token-batch
 inline constexpr size_t kEventsPerBeat = 8192;  // 300 KiB
 inline constexpr size_t kSnapshotPage = 65536;  // 2 MiB
@@ -103,9 +104,11 @@ struct TxAllocated {
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> block_offsets;
   uint32_t ranks = 1;  // of those
+  // The blocks behind them that are computed here now: AwaitPrefix asks for these.
+  uint32_t coming = 0;
   static void fields(auto& a, auto& m) {
     a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment,
-      wire::at_most<kPromptMax>(m.block_offsets), m.ranks);
+      wire::at_most<kPromptMax>(m.block_offsets), m.ranks, m.coming);
   }
 };
 
@@ -115,9 +118,30 @@ struct RemotePrefix {   // leading blocks of a prompt at another prefill worker,
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> offsets;  // in the segment, one a block
   uint32_t ranks = 1;
+  uint32_t coming = 0;   // blocks behind these that are being computed there
+  uint32_t wait_ms = 0;  // for so long they may be waited for
   static void fields(auto& a, auto& m) {
-    a(m.control, m.tx, m.segment, wire::at_most<kPromptMax>(m.offsets), m.ranks);
+    a(m.control, m.tx, m.segment, wire::at_most<kPromptMax>(m.offsets), m.ranks, m.coming,
+      m.wait_ms);
   }
+};
+
+struct PrefixMore {
+  static constexpr const char* kName = "prefix-more";
+  std::vector<uint64_t> offsets;  // of the next blocks, locked too; in the same segment
+  uint32_t coming = 0;            // blocks behind these that are being computed
+  static void fields(auto& a, auto& m) { a(wire::at_most<kPromptMax>(m.offsets), m.coming); }
+};
+
+// Of a locked prefix: the blocks behind the first `have`. Answered when there are some, when none
+// will come, or after wait_ms. It renews the lock's lease.
+struct AwaitPrefix {
+  static constexpr const char* kName = "await-prefix";
+  using Reply = PrefixMore;
+  uint64_t tx = 0;
+  uint32_t have = 0;
+  uint32_t wait_ms = 0;
+  static void fields(auto& a, auto& m) { a(m.tx, m.have, m.wait_ms); }
 };
 
 struct TxAllocate {
@@ -134,11 +158,14 @@ struct TxAllocate {
   // serve/protocol/cache_control.h: leading blocks that are a context, for how long; the others.
   uint32_t context_blocks = 0, keep_ms = 0;
   bool ephemeral = false;
-  uint64_t epoch = 0;  // as in Reserve
+  uint64_t epoch = 0;       // as in Reserve
+  std::string conductor{};  // as in Reserve
+  // With pin_for_peer: who computes the blocks may be on its way here for so long.
+  uint32_t expect_ms = 0;
   static void fields(auto& a, auto& m) {
     a(m.request, wire::at_most<kPromptMax>(m.prompt), m.cache_salt, m.target, m.lease_ms,
       m.pin_for_peer, m.remote_prefix, m.priority, m.context_blocks, m.keep_ms, m.ephemeral,
-      m.epoch);
+      m.epoch, m.conductor, m.expect_ms);
   }
 };
 
@@ -312,9 +339,13 @@ struct WorkerLoad {
   // decode: above 0, answers take blocks as they grow: a request takes those of its prompt, and
   // growth - 1 blocks stay free. 0: it takes those of prompt and answer.
   uint64_t growth = 0;
+  // What conductors other than the receiver gave it. decode: requests, and the tokens of
+  // their contexts; prefill: the predicted time of their prompts.
+  uint64_t others_requests = 0, others_tokens = 0;
+  double others_ms = 0;
   static void fields(auto& a, auto& m) {
     a(m.waiting, m.running, m.blocks_total, m.blocks_free, m.blocks_cached, m.queue_ms, m.tbt_ms,
-      m.queued_tokens, m.growth);
+      m.queued_tokens, m.growth, m.others_requests, m.others_tokens, m.others_ms);
   }
 };
 
@@ -322,7 +353,8 @@ struct HeartbeatAck {
   static constexpr const char* kName = "heartbeat-ack";
   uint64_t conductor_epoch = 0;
   uint64_t events_seen = 0;  // events up to here need not be sent again
-  static void fields(auto& a, auto& m) { a(m.conductor_epoch, m.events_seen); }
+  std::string control{};     // of the conductor, as its requests name it
+  static void fields(auto& a, auto& m) { a(m.conductor_epoch, m.events_seen, m.control); }
 };
 
 struct Heartbeat {
@@ -351,11 +383,14 @@ struct Heartbeat {
   // Prefill: it chooses a prompt anew after so many; 0: runs each to its end.
   uint32_t chunk_tokens = 0;
   uint32_t stages = 0;  // prefill: processes of its pipeline; 0 and 1: none
+  // Conductors that it sends beats to, and the epochs of those that answered the last one.
+  uint32_t conductors = 0;
+  std::vector<uint64_t> joined;
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
       m.context_max, m.draining, m.load, m.events_first, m.events_last,
       wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing, m.pool_reuse,
-      m.chunk_tokens, m.stages);
+      m.chunk_tokens, m.stages, m.conductors, wire::at_most<kJoinedMax>(m.joined));
   }
 };
 

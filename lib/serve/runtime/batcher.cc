@@ -110,6 +110,13 @@ Duration PrefillQueue::queue_time(Time now) const {
   return sum;
 }
 
+Duration PrefillQueue::work_of(const std::function<bool(const std::string&)>& is) const {
+  Duration sum{};
+  for (const PrefillItem& item : items_)
+    if (is(item.request)) sum += remaining(item);
+  return sum;
+}
+
 Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused,
                                   int64_t priority) const {
   const sched::PrefillWork mine = work({.request = {},

@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -81,6 +82,8 @@ class PrefillQueue {
   Duration queue_time(Time now) const;
   // The same for this prompt: of those that it would overtake, only the running chunk counts.
   Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority) const;
+  // Of all that, the prompts for which `is` is true.
+  Duration work_of(const std::function<bool(const std::string& request)>& is) const;
 
  private:
   PrefillQueue(Timing timing, uint32_t chunk_tokens, PrefillOrder order)

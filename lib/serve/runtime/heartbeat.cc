@@ -10,7 +10,7 @@ constexpr Duration kNudge = std::chrono::milliseconds(5);
 }  // namespace
 
 Heartbeats::Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const BlockManager* cache,
-                       std::function<void(Heartbeat&)> fill, Metrics& metrics)
+                       Fill fill, Metrics& metrics)
     : loop_(loop),
       me_(std::move(me)),
       period_(period),
@@ -23,8 +23,7 @@ Heartbeats::Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const Bloc
 Result<std::unique_ptr<Heartbeats>> Heartbeats::open(io::Loop& loop, Heartbeat me,
                                                      const std::vector<std::string>& conductors,
                                                      Duration period, const BlockManager* cache,
-                                                     std::function<void(Heartbeat&)> fill,
-                                                     Metrics& metrics) {
+                                                     Fill fill, Metrics& metrics) {
   auto self = std::unique_ptr<Heartbeats>(
       new Heartbeats(loop, std::move(me), period, cache, std::move(fill), metrics));
   for (const std::string& address : conductors) {
@@ -60,7 +59,10 @@ void Heartbeats::beat(size_t i) {
     return;
   }
   Heartbeat beat = me_;
-  fill_(beat);
+  fill_(beat, peers_.size() > 1 ? peer.control : "");
+  beat.conductors = static_cast<uint32_t>(peers_.size());
+  for (const Peer& p : peers_)
+    if (p.joined) beat.joined.push_back(p.epoch);
   if (cache_ != nullptr) {
     beat.events_last = cache_->events_last();
     beat.digested = true;
@@ -95,6 +97,8 @@ void Heartbeats::answered(size_t i, const Result<HeartbeatAck>& reply) {
   if (!peer.joined) log_info("serve", "joined conductor %s", address.c_str());
   peer.joined = true;
   peer.error.clear();
+  peer.epoch = reply->conductor_epoch;
+  peer.control = reply->control;
   const bool progress = reply->events_seen > peer.seen;
   peer.seen = reply->events_seen;
   if (cache_ == nullptr) return;

@@ -22,14 +22,15 @@ namespace mc::serve {
 
 class Heartbeats {
  public:
-  // `me` has the constant fields; `fill` sets load and draining of each beat. `cache` outlives
-  // this, or is nullptr (a worker that caches nothing). Beats start at once.
-  // Errors: kInvalid for a malformed address.
+  using Fill = std::function<void(Heartbeat&, const std::string& conductor)>;
+  // `me` has the constant fields; `fill` sets load and draining of each beat to that conductor, by
+  // the address in its answers (empty: not known, or the only one). `cache` outlives this, or is
+  // nullptr (a worker that caches nothing). Beats start at once. Errors: kInvalid for a malformed
+  // address.
   static Result<std::unique_ptr<Heartbeats>> open(io::Loop& loop, Heartbeat me,
                                                   const std::vector<std::string>& conductors,
                                                   Duration period, const BlockManager* cache,
-                                                  std::function<void(Heartbeat&)> fill,
-                                                  Metrics& metrics);
+                                                  Fill fill, Metrics& metrics);
   ~Heartbeats();
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
@@ -48,10 +49,12 @@ class Heartbeats {
     bool in_flight = false;  // a beat; one at a time keeps events in order
     bool again = false;      // the state changed meanwhile
     bool joined = false;
+    uint64_t epoch = 0;   // as it answered
+    std::string control;  // the same
     std::string error;
   };
-  Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const BlockManager* cache,
-             std::function<void(Heartbeat&)> fill, Metrics& metrics);
+  Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const BlockManager* cache, Fill fill,
+             Metrics& metrics);
   void beat_all();
   void beat(size_t peer);
   void answered(size_t peer, const Result<HeartbeatAck>& reply);
@@ -60,7 +63,7 @@ class Heartbeats {
   const Heartbeat me_;
   const Duration period_;
   const BlockManager* const cache_;
-  const std::function<void(Heartbeat&)> fill_;
+  const Fill fill_;
   std::vector<Peer> peers_;
   io::Loop::Handle timer_ = 0, nudge_ = 0;
   Counter &sent_, &failed_;

@@ -114,7 +114,7 @@ void DecodeWorker::after(Time when, std::function<void()> task) {
   });
 }
 
-WorkerLoad DecodeWorker::load() const {
+WorkerLoad DecodeWorker::load(const std::string& conductor) const {
   WorkerLoad l;
   const BlockCounts counts = blocks_.counts();
   l.waiting = static_cast<uint32_t>(batch_.waiting_for_kv() + batch_.ready() + batch_.preempted());
@@ -124,6 +124,12 @@ WorkerLoad DecodeWorker::load() const {
   l.blocks_cached = counts.cached;
   l.tbt_ms = to_ms(batch_.step_time_all());
   l.growth = memory_.growth();
+  if (conductor.empty()) return l;
+  for (const auto& [request, s] : sequences_) {
+    if (s->ended || s->conductor == conductor) continue;
+    ++l.others_requests;
+    l.others_tokens += s->tokens.size();
+  }
   return l;
 }
 

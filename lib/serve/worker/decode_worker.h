@@ -91,7 +91,8 @@ class DecodeWorker {
   Result<> adopt(const std::string& request, uint64_t guard, const std::vector<BlockId>& blocks);
   Result<rpc::Empty> abort(const Abort& m);
 
-  WorkerLoad load() const;
+  // With what other conductors than this one gave it; empty: that is not asked.
+  WorkerLoad load(const std::string& conductor = {}) const;
   void drain(bool on = true) { draining_ = on; }  // refuses new reservations
   bool idle() const {
     const bool puts = pool_ != nullptr && pool_->queued() + pool_->putting() > 0;

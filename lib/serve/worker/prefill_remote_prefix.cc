@@ -1,16 +1,13 @@
-// Pins prefixes for other prefill workers, and reads the prefixes that others pinned.
-// A worker reads a pinned prefix while its request queues. The pin has a lease. The bytes read are
-// valid only if the pin lasted until the read ended.
+// Prefixes between prefill workers: what this one pins for others, and reads from them.
 #include <algorithm>
 #include <utility>
 
-#include "base/log.h"
 #include "serve/worker/prefill_worker.h"
+#include "serve/worker/prefix_fetch.h"
 
 namespace mc::serve {
 namespace {
 
-constexpr size_t kPinsMax = 65536;
 constexpr uint32_t kPinMsMax = 60'000;
 
 }  // namespace
@@ -27,119 +24,67 @@ Result<TxAllocated> PrefillWorker::pin_for_peer(const TxAllocate& m, Time now) {
   if (m.pin_for_peer > m.prompt.size() / tokens || m.prompt.size() > engine_.spec().context_max)
     return fail(Code::kInvalid, "cannot pin %u blocks of %llu tokens of a prompt of %zu tokens",
                 m.pin_for_peer, static_cast<unsigned long long>(tokens), m.prompt.size());
-  if (by_request_.contains(m.request) || pinned_by_request_.contains(m.request))
+  if (by_request_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", escape(m.request).c_str());
-  if (pinned_for_peers_.size() >= kPinsMax)
-    return fail(Code::kBusy, "%zu prefixes are pinned already: compute the prefix",
-                pinned_for_peers_.size());
   const auto prefix = std::span(m.prompt).first(m.pin_for_peer * tokens);
-  const Duration lease = std::chrono::milliseconds(std::min(m.lease_ms, kPinMsMax));
-  TxAllocated reply;
-  MC_TRY(reply.tx,
-         blocks_.pin_for_peer(m.request, chain_hashes(prefix, engine_.block_tokens(), m.cache_salt),
-                              lease, now));
-  reply.segment = xfer_.describe();
-  for (const BlockId id : blocks_.find(reply.tx)->blocks)
-    reply.block_offsets.push_back(core_->block_offset(id));
-  reply.ranks = shape_.ranks;
-  reply.local_blocks = static_cast<uint32_t>(reply.block_offsets.size());
-  counters_.pinned_blocks.add(reply.local_blocks);
-  pinned_by_request_.emplace(m.request, reply.tx);
-  pinned_for_peers_.emplace(reply.tx, m.request);
-  return reply;
+  return pinned_.pin(m.request, chain_hashes(prefix, engine_.block_tokens(), m.cache_salt),
+                     std::chrono::milliseconds(std::min(m.lease_ms, kPinMsMax)), now,
+                     std::chrono::milliseconds(std::min(m.expect_ms, kPinMsMax)));
 }
 
-bool PrefillWorker::end_pin(TxId tx) {
-  const auto it = pinned_for_peers_.find(tx);
-  if (it == pinned_for_peers_.end()) return false;
-  blocks_.abort(tx);
-  pinned_by_request_.erase(it->second);
-  pinned_for_peers_.erase(it);
-  return true;
+// Blocks of a prompt, behind the first `have`, that a request here computes or fetches.
+size_t PrefillWorker::coming_blocks(std::span<const BlockHash> wanted, size_t have) const {
+  size_t most = 0;
+  for (const auto& [tx, job] : jobs_) {
+    if (job->failure || job->stage >= Stage::kDelivered) continue;
+    const size_t last = std::min(wanted.size(), job->hashes.size());
+    size_t i = have;
+    while (i < last && wanted[i] == job->hashes[i]) ++i;
+    most = std::max(most, i - have);
+  }
+  return most;
 }
 
 // ---- the reader
 
-// Reads the missing blocks of the prefix into the request's own blocks. Those stay pinned
-// meanwhile: a request that ends, or finds the prefix cached after all, must not free them for
-// others.
+// Reads the missing blocks of the prefix into the request's own blocks.
 void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& prefix) {
   const Tx& tx = *blocks_.find(job->tx);
   const size_t most = std::min<size_t>(job->hashes.size(),
                                        reusable_blocks(job->prompt.size(), engine_.block_tokens()));
   // The head of a pipeline cannot use blocks of all layers.
-  const size_t first = tx.hit, last = chain_ ? first : std::min(prefix.offsets.size(), most);
+  const size_t first = tx.hit, there = prefix.offsets.size() + prefix.coming,
+               last = chain_ ? first : std::max(first, std::min(there, most));
   ++job->busy;
-  job->fetching = true;
-  const auto segment = [&]() -> Result<xfer::SegmentHandle> {
-    if (first >= last) return fail(Code::kExists, "all blocks are here");
-    MC_TRY_(check_ranks(shape_, prefix.ranks));
-    return transfer_.segment(prefix.segment);
-  }();
-  if (!segment) {
-    if (first < last) counters_.peer_failures.add();
-    return release_remote_prefix(job, prefix, first, {});
-  }
-  std::vector<BlockId> into(tx.blocks.begin() + static_cast<std::ptrdiff_t>(first),
-                            tx.blocks.begin() + static_cast<std::ptrdiff_t>(last));
-  std::vector<std::byte*> memory;
-  for (const BlockId id : into) {
-    blocks_.pin(id);
-    memory.push_back(core_->block(id));
-  }
-  KvPeer from;
-  from.segment = *segment;
-  from.offsets.assign(prefix.offsets.begin() + static_cast<std::ptrdiff_t>(first),
-                      prefix.offsets.begin() + static_cast<std::ptrdiff_t>(last));
-  const KvRange range{0, into.size(), 0, block_bytes_, loop_.clock().now() + config_.send_timeout};
+  fetching_.push_back(job);
   const Time begun = loop_.clock().now();
-  const auto requests = plan_between(xfer::Op::kRead, memory, from, prefix.ranks, range, shape_);
-  transfer_.run(requests, [this, job, prefix, first, into, begun](const Result<>& read) {
-    trace("fetch", strf("%zu blocks of %s", into.size(), prefix.control.c_str()), *job, begun,
-          loop_.clock().now());
-    job->done.peer_ms = to_ms(loop_.clock().now() - begun);
-    if (read) return release_remote_prefix(job, prefix, first, into);
-    counters_.peer_failures.add();
-    log_info("serve", "request %s: cannot fetch a prefix from %s: %s",
-             escape(job->kv.request).c_str(), escape(prefix.control).c_str(),
-             read.error().what.c_str());
-    for (const BlockId id : into) blocks_.unpin(id);
-    release_remote_prefix(job, prefix, first, {});
-  });
-}
-
-// Ends the holder's pin. If it was still there, the blocks read were not overwritten.
-void PrefillWorker::release_remote_prefix(const JobPtr& job, const RemotePrefix& prefix,
-                                          size_t first, std::vector<BlockId> read) {
-  rpc::Client* const holder = peer(prefix.control);
-  if (holder == nullptr) {
-    for (const BlockId id : read) blocks_.unpin(id);
-    (void)loop_.post([this, alive = std::weak_ptr(alive_), job, first] {
-      if (!alive.expired()) remote_prefix_fetched(job, {}, first);
-    });
-    return;
-  }
-  holder->call(TxCommit{prefix.tx}, config_.peer_budget,
-               [this, alive = std::weak_ptr(alive_), job, first,
-                read = std::move(read)](const Result<TxCommitted>& ended) {
-                 if (alive.expired()) return;
-                 if (!ended && !read.empty()) {
-                   counters_.peer_failures.add();
-                   log_info("serve", "request %s: the fetched prefix is discarded: %s",
-                            escape(job->kv.request).c_str(), ended.error().what.c_str());
-                 }
-                 remote_prefix_fetched(job, ended ? read : std::vector<BlockId>{}, first);
-                 for (const BlockId id : read) blocks_.unpin(id);
-               });
+  PrefixFetch::start(
+      {loop_, transfer_, *core_, shape_, config_.send_timeout, config_.peer_budget, alive_},
+      job->kv.request, prefix, first,
+      std::vector(tx.blocks.begin() + static_cast<std::ptrdiff_t>(first),
+                  tx.blocks.begin() + static_cast<std::ptrdiff_t>(last)),
+      [this, control = prefix.control] { return peer(control); },
+      [job] { return !job->failure.has_value(); },
+      [this, job, first, begun, control = prefix.control](const PrefixFetched& fetched) {
+        trace("fetch", strf("%zu blocks of %s", fetched.read.size(), control.c_str()), *job, begun,
+              loop_.clock().now());
+        job->done.peer_ms = fetched.read_ms;
+        if (fetched.failed) counters_.peer_failures.add();
+        remote_prefix_fetched(job, fetched.read, first);
+      });
 }
 
 void PrefillWorker::remote_prefix_fetched(const JobPtr& job, const std::vector<BlockId>& read,
                                           size_t first) {
   --job->busy;
-  job->fetching = false;
-  if (job->failure) return settle(job);
+  std::erase(fetching_, job);
+  arrived();
+  if (job->failure) {
+    settle(job);
+    return advance();
+  }
   const Tx* const tx = blocks_.find(job->tx);
-  if (tx == nullptr) return;
+  if (tx == nullptr) return advance();
   // Blocks found in the cache meanwhile replaced ours; the rest of ours is valid now.
   size_t valid = first + read.size();
   if (tx->valid > tx->hit || tx->hit > valid) valid = 0;
@@ -150,6 +95,7 @@ void PrefillWorker::remote_prefix_fetched(const JobPtr& job, const std::vector<B
     job->done.peer_tokens = static_cast<uint32_t>((valid - tx->hit) * tokens);
     blocks_.computed(job->tx, valid);
     queue_.set_reused(job->kv.request, valid * tokens);
+    pinned_.changed(loop_.now());
   }
   queue_.set_ready(job->kv.request, true);
   advance();

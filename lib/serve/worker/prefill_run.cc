@@ -36,10 +36,13 @@ bool PrefillWorker::prepare(const JobPtr& job) {
   blocks_.rematch(job->tx);  // blocks that earlier requests computed meanwhile
   place_blocks(*job);
   const size_t next = std::max(blocks_.find(job->tx)->hit, blocks_.find(job->tx)->valid);
-  job->waits_for_load = std::any_of(loading_.begin(), loading_.end(), [&](const JobPtr& other) {
-    return next < std::min(job->hashes.size(), other->hashes.size()) &&
-           job->hashes[next] == other->hashes[next];
-  });
+  const size_t most = std::min<size_t>(job->hashes.size(),
+                                       reusable_blocks(job->prompt.size(), engine_.block_tokens()));
+  const auto brings_next = [&](const JobPtr& other) {
+    return next < std::min(most, other->hashes.size()) && job->hashes[next] == other->hashes[next];
+  };
+  job->waits_for_load = std::any_of(loading_.begin(), loading_.end(), brings_next) ||
+                        std::any_of(fetching_.begin(), fetching_.end(), brings_next);
   if (job->waits_for_load) {
     queue_.set_ready(job->kv.request, false);
     return false;
@@ -91,10 +94,15 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   return true;
 }
 
-void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
-  std::erase(loading_, job);
+// KV came, or did not: who waited for it looks again.
+void PrefillWorker::arrived() {
   for (const auto& [tx, other] : jobs_)
     if (std::exchange(other->waits_for_load, false)) queue_.set_ready(other->kv.request, true);
+}
+
+void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
+  std::erase(loading_, job);
+  arrived();
   job->done.fetch_ms = to_ms(loop_.clock().now() - job->started);
   if (job->failure) {
     settle(job);
@@ -105,6 +113,7 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
     blocks_.computed(job->tx, here + fetched);
     job->published = here + fetched;  // the pool has them
     job->done.pool_tokens = static_cast<uint32_t>(fetched * engine_.block_tokens());
+    pinned_.changed(loop_.now());
   }
   job->stage = Stage::kLoaded;
   queue_.set_loaded(job->kv.request);
@@ -193,6 +202,7 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   const size_t whole = job->chunk.last ? job->kv.blocks.size() : job->chunk.end / tokens;
   // Requests that reuse them compute after this chunk, in every stage.
   blocks_.computed(job->tx, whole);
+  pinned_.changed(loop_.now());
   if (sender_->granularity() == SendGranularity::kChunk)
     send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
   else if (sender_->granularity() == SendGranularity::kPrompt && job->chunk.last)

@@ -88,6 +88,8 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       blocks_(core_->blocks()),
       queue_(std::move(queue)),
       counters_(make_counters(metrics)),
+      pinned_(transfer, core_, shape_.ranks, counters_.pinned_blocks,
+              [this](auto wanted, size_t have) { return coming_blocks(wanted, have); }),
       transfer_(loop, transfer, metrics) {
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
@@ -102,6 +104,10 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
   server.on_later<Prefill>(
       [this](const Prefill& m, const rpc::Call& call, const rpc::Reply<PrefillDone>& reply) {
         prefill(m, call, reply);
+      });
+  server.on_later<AwaitPrefix>(
+      [this](const AwaitPrefix& m, const rpc::Call& call, const rpc::Reply<PrefixMore>& reply) {
+        pinned_.await(m, reply, call.now);
       });
   server.on<TxCommit>([this](const TxCommit& m, const rpc::Call&) { return commit(m); });
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
@@ -190,6 +196,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   job->prompt = m.prompt;
   job->priority = m.priority;
   job->kv.decode = m.target.control;
+  job->conductor = m.conductor;
   job->hashes = chain_hashes(m.prompt, engine_.block_tokens(), m.cache_salt);
   const uint64_t tokens = engine_.block_tokens();
   const size_t blocks = (m.prompt.size() + tokens - 1) / tokens;
@@ -259,7 +266,8 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Call& call,
   const size_t here = std::max(*hits, blocks_.find(job->tx)->valid);
   queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now(),
               job->priority);
-  if (job->fetching) queue_.set_ready(job->kv.request, false);
+  if (std::find(fetching_.begin(), fetching_.end(), job) != fetching_.end())
+    queue_.set_ready(job->kv.request, false);
   if (pool_ != nullptr && config_.pool_reuse != "never" && queue_.size() > 1) hint(*job, here);
   state_changed();
   advance();
@@ -276,7 +284,7 @@ void PrefillWorker::hint(const Job& job, size_t here) {
 }
 
 Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
-  if (end_pin(m.tx)) return TxCommitted{blocks_.events_last()};
+  if (pinned_.end(m.tx)) return TxCommitted{blocks_.events_last()};
   const JobPtr job = find(m.tx, m.request);
   if (job == nullptr)
     return fail(Code::kNotFound,
@@ -298,8 +306,7 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
 }
 
 Result<rpc::Empty> PrefillWorker::abort(const Abort& m) {
-  if (const auto pin = pinned_by_request_.find(m.request); pin != pinned_by_request_.end())
-    end_pin(pin->second);
+  pinned_.end(m.request);
   auto it = by_request_.find(m.request);
   if (it == by_request_.end()) return rpc::Empty{};
   const JobPtr job = jobs_.at(it->second);
@@ -336,6 +343,7 @@ void PrefillWorker::settle(const JobPtr& job) {
   blocks_.abort(job->tx);
   by_request_.erase(job->kv.request);
   jobs_.erase(job->tx);
+  pinned_.changed(loop_.now());
   state_changed();
   advance();
 }
@@ -367,11 +375,12 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
 
 void PrefillWorker::tick() {
   for (const ExpiredTx& expired : blocks_.tick(loop_.now())) {
-    if (end_pin(expired.tx)) counters_.pins_expired.add();
+    if (pinned_.end(expired.tx)) counters_.pins_expired.add();
     auto it = jobs_.find(expired.tx);
     if (it == jobs_.end()) continue;
     fail_job(JobPtr(it->second), {Code::kTimeout, "the lease of the prefill transaction ran out"});
   }
+  pinned_.changed(loop_.now());
 }
 
 // ---- state and metrics
@@ -385,7 +394,7 @@ void PrefillWorker::lookup(const std::vector<BlockHash>& hashes, std::function<v
                [here, done = std::move(done)](size_t pooled) { done(here + pooled); });
 }
 
-WorkerLoad PrefillWorker::load() const {
+WorkerLoad PrefillWorker::load(const std::string& conductor) const {
   WorkerLoad l;
   const BlockCounts counts = blocks_.counts();
   for (const auto& [tx, job] : jobs_) {
@@ -397,6 +406,11 @@ WorkerLoad PrefillWorker::load() const {
   l.blocks_cached = counts.cached;
   l.queue_ms = to_ms(queue_.queue_time(loop_.now()));
   l.queued_tokens = queue_.queued_tokens();
+  if (!conductor.empty())
+    l.others_ms = to_ms(queue_.work_of([&](const std::string& request) {
+      const JobPtr job = find(0, request);
+      return job != nullptr && job->conductor != conductor;
+    }));
   return l;
 }
 
@@ -424,7 +438,7 @@ Json PrefillWorker::state() const {
           {"queued_tokens", l.queued_tokens},
           {"blocks", {{"free", c.free}, {"cached", c.cached}, {"used", c.used}}},
           {"transactions", blocks_.transactions()},
-          {"lent", pinned_for_peers_.size()},
+          {"lent", pinned_.size()},
           {"pipeline",
            {{"processes", chain_ ? chain_->processes() : 1},
             {"ready", whole()},

@@ -6,9 +6,9 @@
 //   TxAllocate -> Prefill -> (queue) -> load -> compute and send -> KvReady -> TxCommit
 //                     at any time -> Abort, the lease, or a failure: KvFailed
 //
-// TxAllocate may name another prefill worker that holds more of the prompt. This worker reads that
-// prefix while the request queues, and pins its own prefixes for others the same way
-// (prefill_remote_prefix.cc).
+// TxAllocate may name another prefill worker that holds, or computes, more of the prompt. This
+// worker reads that prefix while the request queues (prefix_fetch.h), and pins its own prefixes for
+// others the same way (pinned_prefixes.h).
 //
 // The head of a pipeline does the same with the first slice of the layers, and directs the stages
 // after it (prefill_pipeline.cc). Their blocks correspond to its own, so it decides alone which are
@@ -41,6 +41,7 @@
 #include "serve/runtime/batcher.h"
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
+#include "serve/worker/pinned_prefixes.h"
 #include "telemetry/tracer.h"
 #include "xfer/engine.h"
 
@@ -96,7 +97,8 @@ class PrefillWorker {
   void colocate(std::string control, Adopt adopt);
   Result<rpc::Empty> abort(const Abort& m);
 
-  WorkerLoad load() const;
+  // With what other conductors than this one gave it; empty: that is not asked.
+  WorkerLoad load(const std::string& conductor = {}) const;
   const BlockManager& cache() const { return blocks_; }
   // Counts the leading blocks that can be reused here: cached, or in the pool. Runs `done` now or
   // on a later turn.
@@ -106,8 +108,7 @@ class PrefillWorker {
   bool whole() const { return chain_ == nullptr || chain_->ready(); }  // all stages answer
   // Nothing is computed, delivered or awaited, and no put is in flight.
   bool idle() const {
-    return jobs_.empty() && pinned_for_peers_.empty() &&
-           (pool_ == nullptr || pool_->putting() == 0);
+    return jobs_.empty() && pinned_.size() == 0 && (pool_ == nullptr || pool_->putting() == 0);
   }
   Json state() const;  // for /state
   void update_metrics();
@@ -127,6 +128,7 @@ class PrefillWorker {
     Stage stage = Stage::kAllocated;
     KvRoute kv;
     std::vector<int32_t> prompt;
+    std::string conductor;
     int64_t priority = 0;
     uint64_t context_blocks = 0;  // serve/protocol/cache_control.h
     Duration keep{};
@@ -141,8 +143,7 @@ class PrefillWorker {
     size_t published = 0;          // blocks
     bool own = false;              // decoded by this process
     uint32_t busy = 0;             // computing, sending and fetches that use its blocks
-    bool fetching = false;         // from another prefill worker
-    bool waits_for_load = false;   // of a prompt that begins like it
+    bool waits_for_load = false;   // or fetch, of a prompt that begins like it
     std::optional<Error> failure;  // the first cause; ends when `busy` is 0
     bool aborted = false;          // by the conductor
     bool committed_early = false;  // before it is delivered: ends then
@@ -170,14 +171,13 @@ class PrefillWorker {
   Result<TxCommitted> commit(const TxCommit& m);
   // Between prefill workers, in prefill_remote_prefix.cc.
   Result<TxAllocated> pin_for_peer(const TxAllocate& m, Time now);
-  bool end_pin(TxId tx);  // false: there is no such pin
+  size_t coming_blocks(std::span<const BlockHash> wanted, size_t have) const;
   void fetch_remote_prefix(const JobPtr& job, const RemotePrefix& prefix);
-  void release_remote_prefix(const JobPtr& job, const RemotePrefix& prefix, size_t first,
-                             std::vector<BlockId> read);
   void remote_prefix_fetched(const JobPtr& job, const std::vector<BlockId>& read, size_t first);
   // Running, in prefill_run.cc.
   void advance();
   bool prepare(const JobPtr& job);
+  void arrived();
   bool fetch(const JobPtr& job);
   void loaded(const JobPtr& job, size_t fetched);
   void begin(const JobPtr& job);
@@ -223,9 +223,7 @@ class PrefillWorker {
   PrefillQueue queue_;
   std::unordered_map<TxId, JobPtr> jobs_;
   std::unordered_map<std::string, TxId> by_request_;
-  std::unordered_map<TxId, std::string> pinned_for_peers_;  // request of each pin
-  std::unordered_map<std::string, TxId> pinned_by_request_;
-  std::vector<JobPtr> loading_;  // their reused KV is fetched from the pool
+  std::vector<JobPtr> loading_, fetching_;  // reused KV from the pool; from another worker
   bool draining_ = false;
   size_t in_pipeline_ = 0;  // chunks that stages have
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
@@ -234,6 +232,7 @@ class PrefillWorker {
   Adopt adopt_;
   io::Loop::Handle ticker_ = 0;
   PrefillCounters counters_;
+  PinnedPrefixes pinned_;
   std::map<std::string, Gauge*> block_gauges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<KvSender> sender_;

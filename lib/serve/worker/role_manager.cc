@@ -69,6 +69,7 @@ void RoleManager::refuse_all() {
   refuse(static_cast<TxAllocate*>(nullptr));
   refuse(static_cast<Prefill*>(nullptr));
   refuse(static_cast<TxCommit*>(nullptr));
+  refuse(static_cast<AwaitPrefix*>(nullptr));
   refuse(static_cast<Snapshot*>(nullptr));
   refuse(static_cast<Reserve*>(nullptr));
   refuse(static_cast<KvOffer*>(nullptr));
@@ -120,11 +121,13 @@ Result<> RoleManager::become(Role role) {
 std::vector<RoleInstance> RoleManager::instances() const {
   std::vector<RoleInstance> out;
   if (prefill_ != nullptr)
-    out.push_back({"prefill", "", [this] { return prefill_->load(); }, &prefill_->cache()});
+    out.push_back({"prefill", "", [this](const std::string& c) { return prefill_->load(c); },
+                   &prefill_->cache()});
   if (decode_ != nullptr)
-    out.push_back(
-        {"decode", prefill_ != nullptr ? ".d" : "", [this] { return decode_->load(); }, nullptr});
-  if (out.empty()) out.push_back({"auto", "", [] { return WorkerLoad{}; }, nullptr});
+    out.push_back({"decode", prefill_ != nullptr ? ".d" : "",
+                   [this](const std::string& c) { return decode_->load(c); }, nullptr});
+  if (out.empty())
+    out.push_back({"auto", "", [](const std::string&) { return WorkerLoad{}; }, nullptr});
   return out;
 }
 

@@ -28,9 +28,10 @@ Result<Role> role_named(const std::string& name);
 
 // A worker process in one role, as conductors see it.
 struct RoleInstance {
-  const char* role;                     // "prefill", "decode", "auto"
-  const char* suffix;                   // of its name
-  std::function<WorkerLoad()> load;     // while the role lasts
+  const char* role;    // "prefill", "decode", "auto"
+  const char* suffix;  // of its name
+  // While the role lasts. It says what other conductors than this one gave it.
+  std::function<WorkerLoad(const std::string& conductor)> load;
   const BlockManager* cache = nullptr;  // whose events it reports; nullptr: none
 };
 

@@ -111,3 +111,21 @@ TEST_CASE("where the node chooses anew at each chunk, an urgent job waits for on
   CHECK(srpf.wait_ms(t0, 10, 0) == doctest::Approx(100));
   CHECK(srpf.wait_ms(t0 + 950ms, 100, 0) == doctest::Approx(50));  // it has less left
 }
+
+TEST_CASE("what others gave the node goes before, and fades as time passes") {
+  Ledger l;
+  l.tell_others(200, t0);
+  CHECK(l.wait_ms(t0 + 50ms) == doctest::Approx(150));
+  CHECK(l.wait_ms(t0 + 1s) == 0);
+  l.charge(1, 100, 1, t0 + 50ms);
+  CHECK(l.wait_ms(t0 + 50ms) == doctest::Approx(250));
+  l.correct(1, 150, t0 + 50ms);  // as known
+  CHECK(l.wait_ms(t0 + 50ms) == doctest::Approx(250));
+  l.tell_others(0, t0 + 60ms);
+  CHECK(l.wait_ms(t0 + 60ms) == doctest::Approx(90));
+  l.tell_others(30, t0 + 60ms);
+  l.finish(1, t0 + 80ms);
+  CHECK(l.wait_ms(t0 + 80ms) == doctest::Approx(10));
+  l.tell_others(-1, t0 + 80ms);  // no time
+  CHECK(l.wait_ms(t0 + 100ms) == 0);
+}

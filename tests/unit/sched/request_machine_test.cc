@@ -356,12 +356,13 @@ TEST_CASE(
 
 namespace {
 
-// p0 computes a long prompt; p1 is to fetch it for another request with the same one.
+// p0 computes a long prompt, and is busy; p1 is to fetch it for another request with that one.
 struct Fetching : Pair {
   Fetching() {
     arrive(16 * 500);
     join("p1", true);
     cost.learn_fetch(uint64_t{1} << 30, 1);
+    workers["p0"]->ledger.tell_others(1000, now);
     out.clear();
     r = arrive(16 * 500, 0, 8, 0, 1);
     REQUIRE(sent(Step::kPin).size() == 1);
@@ -416,6 +417,22 @@ TEST_CASE("a service that ends tells all; a process that stood still is late for
   s.handle(AllEnded{"bye"});
   REQUIRE(s.finished(r) != nullptr);
   CHECK(s.finished(r)->error->code == "draining");
+  s.check_clean();
+}
+
+TEST_CASE("a process that stood still is late for nothing, also for a request that waits again") {
+  RequestOptions o;
+  o.queue_timeout = 5s;
+  RequestSite s(o);
+  s.join("p0", true);
+  s.join("d0", false);
+  const uint64_t r = s.arrive();
+  s.handle(ClockStoodStill{10s});
+  s.now += 12s;
+  s.answer(s.attempt(r), Step::kReserve, fail(Code::kNoSpace, "no blocks"));
+  REQUIRE(s.machine.state(r) == RequestState::kWaiting);
+  CHECK(s.machine.deadline() == s.now + 3s);
+  s.handle(RequestCancelled{r, ""});
   s.check_clean();
 }
 

@@ -88,6 +88,9 @@ TEST_CASE("a pair's halves follow each other") {
     s.engines.ups["full"] = false;
     s.handle(ends(a, 200));
     CHECK(s.all<TriedAgain>().size() == 1);
+    REQUIRE(s.all<EngineAnswered>().size() == 1);  // the first did well
+    CHECK(s.all<EngineAnswered>()[0].engine == "half");
+    CHECK(s.all<EngineAnswered>()[0].well);
     s.handle(RequestCancelled{r, ""});
   }
   s.check_clean();

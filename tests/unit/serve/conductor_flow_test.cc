@@ -353,6 +353,30 @@ TEST_CASE("a burst of equal prompts follows the first one's guess before any eve
   CHECK(d.candidates[1].local_tokens == 0);
 }
 
+TEST_CASE("a request cancelled by the end of another, when both end, tells how far it was") {
+  Cluster c;
+  c.p[0]->silent = true;
+  Conductor::Id second = 0;
+  ResponseSink sink;
+  sink.on_done = [&](const Progress&, const std::optional<RequestError>&) {
+    c.conductor->cancel(second, "its sibling ended");
+  };
+  GenerateRequest g;
+  g.id = "first";
+  g.prompt.assign(40, 1);
+  c.conductor->submit(g, std::move(sink));
+  Heard heard;
+  g.id = "second";
+  second = c.conductor->submit(g, heard.sink());
+  REQUIRE(until(c.loop, [&] { return c.p[0]->prefills.size() == 2; }));
+  c.conductor->cancel_all("the service ends");
+  CHECK(!heard.done);
+  const Json outcome = c.conductor->explain("second")["outcome"];
+  CHECK(outcome["prefill"] == "p0");
+  CHECK(outcome["decode"] == "d0");
+  CHECK(outcome["predicted_ttft_ms"] > 0);
+}
+
 TEST_CASE("draining refuses what is new and lets the rest finish") {
   Cluster c;
   std::string request;

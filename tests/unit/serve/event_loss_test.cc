@@ -42,7 +42,8 @@ struct Site {
     me.block_tokens = 16;
     me.fingerprint = cost::tiny().fingerprint(16);
     beats = *Heartbeats::open(
-        loop, me, {conductor->address()}, 20ms, &cache, [](Heartbeat&) {}, metrics);
+        loop, me, {conductor->address()}, 20ms, &cache, [](Heartbeat&, const std::string&) {},
+        metrics);
   }
   Result<HeartbeatAck> lossy(Heartbeat m, Time now) {
     if (random.chance(lost.beats)) return fail(Code::kUnavailable, "lost on the way");

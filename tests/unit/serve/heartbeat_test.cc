@@ -34,12 +34,13 @@ struct Listener {
           keys.push_back(e.hash);
           ++seen;
         }
-      return HeartbeatAck{1, seen};
+      return HeartbeatAck{epoch, seen, server->address()};
     });
   }
   std::unique_ptr<rpc::Server> server;
   Heartbeat last;
   int beats = 0;
+  uint64_t epoch = 1;
   bool gap = false;
   uint64_t seen = 0;
   std::vector<BlockHash> keys;
@@ -66,7 +67,12 @@ struct Setting {
     me.node = "p0";
     me.role = "prefill";
     auto opened = Heartbeats::open(
-        loop, me, to, period, &cache, [](Heartbeat& b) { b.load.waiting = 5; }, metrics);
+        loop, me, to, period, &cache,
+        [](Heartbeat& b, const std::string& conductor) {
+          b.load.waiting = 5;
+          b.model = conductor;
+        },
+        metrics);
     REQUIRE(opened);
     return std::move(*opened);
   }
@@ -91,6 +97,21 @@ TEST_CASE("every conductor gets the load and each event once, in order") {
   CHECK(one.last.node == "p0");
   CHECK_FALSE(one.gap);
   CHECK(beats->joined() == 2);
+}
+
+TEST_CASE(
+    "each of several conductors hears of the others, and its load is told apart from theirs") {
+  Setting s;
+  Listener one(s.loop, s.metrics), two(s.loop, s.metrics);
+  two.epoch = 2;
+  const auto beats = s.beat({one.server->address(), two.server->address()});
+  REQUIRE(s.until([&] { return one.last.joined.size() == 2 && two.last.joined.size() == 2; }));
+  CHECK(two.last.joined == std::vector<uint64_t>{1, 2});
+  CHECK(two.last.conductors == 2);
+  CHECK(one.last.model == one.server->address());
+  CHECK(two.last.model == two.server->address());
+  one.server.reset();
+  CHECK(s.until([&] { return two.last.joined == std::vector<uint64_t>{2}; }));
 }
 
 TEST_CASE("a state change sends a beat at once, not with the next period") {
@@ -140,7 +161,7 @@ TEST_CASE("events that are no longer kept show as a gap") {
 TEST_CASE("a malformed conductor address is refused") {
   Setting s;
   CHECK_FALSE(Heartbeats::open(
-      s.loop, {}, {"nowhere"}, 1s, nullptr, [](Heartbeat&) {}, s.metrics));
+      s.loop, {}, {"nowhere"}, 1s, nullptr, [](Heartbeat&, const std::string&) {}, s.metrics));
 }
 
 }  // namespace

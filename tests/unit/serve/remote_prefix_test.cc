@@ -18,12 +18,14 @@ struct Two {
       : a(loop, {.transports = transports, .prefill_blocks = blocks}, "a"),
         b(loop, {.transports = transports, .prefill_blocks = blocks}, "b") {}
   Result<TxAllocated> pin_for_peer(const std::string& id, const std::vector<int32_t>& prompt,
-                                   uint32_t blocks, uint32_t lease_ms = 10'000) {
+                                   uint32_t blocks, uint32_t lease_ms = 10'000,
+                                   uint32_t expect_ms = 0) {
     TxAllocate m;
     m.request = id;
     m.prompt = prompt;
     m.pin_for_peer = blocks;
     m.lease_ms = lease_ms;
+    m.expect_ms = expect_ms;
     return a.call(*a.to_p, m);
   }
   // A request at b that reads what a pinned.
@@ -36,7 +38,8 @@ struct Two {
     m.prompt = prompt;
     m.target = *target;
     m.lease_ms = 10'000;
-    m.remote_prefix = {a.p_server->address(), pinned.tx, pinned.segment, pinned.block_offsets};
+    m.remote_prefix = {a.p_server->address(), pinned.tx,     pinned.segment, pinned.block_offsets,
+                       pinned.ranks,          pinned.coming, 30'000};
     return m;
   }
   PrefillDone serve(const TxAllocate& m) {
@@ -167,6 +170,121 @@ TEST_CASE("a worker that pins a prefix and dies costs that prefix only") {
   CHECK(two.serve(m).peer_tokens == 0);
   CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
   CHECK(two.b.comes_to_rest());
+}
+
+TEST_CASE("a prefix that another worker computes is read as it appears, and not computed again") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);  // three chunks
+  const auto target = two.a.reserve("first", prompt, 20);
+  REQUIRE(target);
+  const auto tx = two.a.allocate("first", prompt, *target);
+  REQUIRE(tx);
+  const auto pinned = two.pin_for_peer("r", prompt, 10);
+  REQUIRE_MESSAGE(pinned, pinned.error().what);
+  CHECK(pinned->local_blocks == 0);
+  CHECK(pinned->coming == 10);
+  std::optional<PrefillDone> done;
+  const TxAllocate m = two.asked("r", prompt, *pinned);
+  const auto reader = two.b.call(*two.b.to_p, m);
+  REQUIRE(reader);
+  two.b.to_p->call<Prefill>(Prefill{reader->tx}, 30s, [&](const Result<PrefillDone>& reply) {
+    REQUIRE_MESSAGE(reply, reply.error().what);
+    done = *reply;
+  });
+  // One that begins alike follows it there.
+  const auto sibling = prompt_of(10 * kBlock + 5, 1);
+  const auto there = two.b.reserve("s", sibling, 20);
+  REQUIRE(there);
+  const auto behind = two.b.allocate("s", sibling, *there);
+  REQUIRE(behind);
+  std::optional<PrefillDone> second;
+  two.b.to_p->call<Prefill>(Prefill{behind->tx}, 30s, [&](const Result<PrefillDone>& reply) {
+    REQUIRE_MESSAGE(reply, reply.error().what);
+    second = *reply;
+  });
+  for (int i = 0; i < 10; ++i) REQUIRE(two.loop.turn(1ms));
+  CHECK(!done);  // nothing is computed anywhere
+  CHECK(counted(two.b.p_metrics, "mc_engine_computed_tokens_total") == 0);
+  REQUIRE(two.a.call(*two.a.to_p, Prefill{tx->tx}));
+  REQUIRE(two.b.until([&] { return done.has_value() && second.has_value(); }));
+  CHECK(done->cached_tokens == 10 * kBlock);
+  CHECK(done->peer_tokens == 10 * kBlock);
+  CHECK(second->cached_tokens == 10 * kBlock);
+  CHECK(second->peer_tokens == 0);
+  CHECK(counted(two.b.p_metrics, "mc_engine_computed_tokens_total") == 10);  // the last tokens
+  REQUIRE(two.b.until([&] { return !two.b.answers["r"].finish.empty(); }));
+  REQUIRE(two.b.until([&] { return !two.b.answers["s"].finish.empty(); }));
+  REQUIRE(two.a.until([&] { return !two.a.answers["first"].finish.empty(); }));
+  CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
+  CHECK(two.b.answers["r"].kv_errors + two.b.answers["s"].kv_errors == 0);
+  CHECK(two.b.call(*two.b.to_p, TxCommit{reader->tx}));
+  CHECK(two.b.call(*two.b.to_p, TxCommit{behind->tx}));
+  CHECK(two.a.call(*two.a.to_p, TxCommit{tx->tx}));
+  CHECK(two.rest());
+}
+
+TEST_CASE("a pin may come before the request that computes its prefix") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);
+  const auto pinned = two.pin_for_peer("r", prompt, 10, 10'000, 10'000);
+  REQUIRE_MESSAGE(pinned, pinned.error().what);
+  CHECK(pinned->coming == 10);
+  const auto reader = two.b.call(*two.b.to_p, two.asked("r", prompt, *pinned));
+  REQUIRE(reader);
+  std::optional<PrefillDone> done;
+  two.b.to_p->call<Prefill>(Prefill{reader->tx}, 30s, [&](const Result<PrefillDone>& reply) {
+    REQUIRE_MESSAGE(reply, reply.error().what);
+    done = *reply;
+  });
+  for (int i = 0; i < 10; ++i) REQUIRE(two.loop.turn(1ms));
+  two.a.serve("first", prompt, 20);
+  REQUIRE(two.b.until([&] { return done.has_value(); }));
+  CHECK(done->peer_tokens == 10 * kBlock);
+  REQUIRE(two.b.until([&] { return !two.b.answers["r"].finish.empty(); }));
+  CHECK(two.b.call(*two.b.to_p, TxCommit{reader->tx}));
+  CHECK(two.rest());
+}
+
+TEST_CASE("a prefix that its worker gives up is computed by who waits for it") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);
+  const auto target = two.a.reserve("first", prompt, 20);
+  REQUIRE(target);
+  REQUIRE(two.a.allocate("first", prompt, *target));
+  const auto pinned = two.pin_for_peer("r", prompt, 10);
+  REQUIRE(pinned);
+  const auto reader = two.b.call(*two.b.to_p, two.asked("r", prompt, *pinned));
+  REQUIRE(reader);
+  std::optional<PrefillDone> done;
+  two.b.to_p->call<Prefill>(Prefill{reader->tx}, 30s, [&](const Result<PrefillDone>& reply) {
+    REQUIRE_MESSAGE(reply, reply.error().what);
+    done = *reply;
+  });
+  for (int i = 0; i < 10; ++i) REQUIRE(two.loop.turn(1ms));
+  CHECK(!done);
+  two.a.abort_both("first");
+  REQUIRE(two.b.until([&] { return done.has_value(); }));
+  CHECK(done->cached_tokens == 0);
+  REQUIRE(two.b.until([&] { return !two.b.answers["r"].finish.empty(); }));
+  CHECK(two.b.answers["r"].kv_errors == 0);
+  CHECK(two.b.call(*two.b.to_p, TxCommit{reader->tx}));
+  CHECK(two.rest());
+}
+
+TEST_CASE("who waits for a prefix has patience for a time only") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);
+  const auto target = two.a.reserve("first", prompt, 20);
+  REQUIRE(target);
+  REQUIRE(two.a.allocate("first", prompt, *target));  // and never started
+  const auto pinned = two.pin_for_peer("r", prompt, 10);
+  REQUIRE(pinned);
+  TxAllocate m = two.asked("r", prompt, *pinned);
+  m.remote_prefix.wait_ms = 50;
+  CHECK(two.serve(m).cached_tokens == 0);
+  CHECK(two.a.prefill->state()["lent"] == 0);
+  two.a.abort_both("first");
+  CHECK(two.rest());
 }
 
 // ---- the conductor

@@ -1,0 +1,56 @@
+// Lists the prefixes that prefill nodes compute or fetch, and when they are there.
+//
+// A request that arrives meanwhile and begins with such a prefix may wait for it, instead of
+// computing it again. Blocks are known by tags; a tag stands for all blocks up to it. A prefix is
+// found by the tag of its first missing block: a lookup costs a step for each distinct number of
+// blocks that nodes had when they began.
+//
+// Thread: one owner. Pure: time is an argument.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/time.h"
+
+namespace mc::sched {
+
+struct PendingPrefix {
+  std::string node;
+  uint32_t first = 0, last = 0;  // blocks [first, last) of the prompt are missing yet
+  Time ready{};                  // predicted: they are there
+};
+
+class PendingPrefixes {
+ public:
+  static constexpr size_t kFoundMax = 16;   // nodes
+  static constexpr size_t kLookedAt = 256;  // requests with the same first missing block
+
+  // A request has its node compute or fetch the blocks from `first` on, of these tags. It takes
+  // `work`, from `start` on.
+  void begin(uint64_t request, const std::string& node, std::span<const uint64_t> tags,
+             uint32_t first, Time start, Duration work);
+  void delay(uint64_t request, Time start);  // it starts then or later; may be unknown
+  void end(uint64_t request);                // computed, or given up; may be unknown
+
+  // Of each node the longest, of equals the soonest; those that come first by that order.
+  std::vector<PendingPrefix> find(std::span<const uint64_t> tags) const;
+  size_t size() const { return jobs_.size(); }
+
+ private:
+  struct Job {
+    std::string node;
+    std::vector<uint64_t> tags;
+    uint32_t first = 0;
+    Time start{};
+    Duration work{};
+  };
+  std::unordered_map<uint64_t, Job> jobs_;  // by request
+  // By first missing block and its tag: requests, in the order of their numbers.
+  std::map<uint32_t, std::unordered_map<uint64_t, std::map<uint64_t, const Job*>>> by_first_;
+};
+
+}  // namespace mc::sched
