@@ -29,9 +29,8 @@ def main():
     for key, field in reader.fields.items():
         if key in LEFT_OUT:
             continue
-        kind = field.types[0]
-        of = field.types[-1] if kind == GGUFValueType.ARRAY else None
-        writer.add_key_value(key, field.contents(), kind, of)
+        of = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), field.types[0], of)
     writer.add_file_type(FILE_TYPES[kind])
     for tensor in reader.tensors:
         add_tensor(writer, tensor.name, dequantize(tensor.data, tensor.tensor_type).astype('float32'), kind)
