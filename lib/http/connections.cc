@@ -22,8 +22,9 @@
 
 namespace mc::http {
 namespace {
-constexpr uint32_t kRefusalsMax = 64;          // connections above the limit that still get a 503
-constexpr size_t kPipelinedMax = 256 * 1024;   // bytes read ahead while a request is answered
+constexpr uint32_t kRefusalsMax = 64;         // connections above the limit that still get a 503
+constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
+constexpr size_t kUnreadMax = 256 * 1024;     // bytes of answers not taken: no further request then
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 constexpr auto kLingerTime = std::chrono::seconds(2);
 
@@ -155,14 +156,15 @@ struct Connections::Conn final : Parser::Events {
   static Conn& of(void* self) { return *static_cast<Conn*>(self); }
   static void on_read(bufferevent*, void* self) { of(self).owner.pump(of(self)); }
   static void on_written(bufferevent*, void* self) {
-    if (of(self).output() == 0) of(self).owner.flushed(of(self));
+    Conn& c = of(self);
+    if (c.output() == 0 && c.owner.flushed(c)) c.owner.pump(c);  // requests that were left
   }
   static void on_event(bufferevent*, short what, void* self) {
     Conn& c = of(self);
     c.peer_closed = true;
     // A client may end its sending side and still read answers to earlier requests.
     if ((what & BEV_EVENT_EOF) != 0 && c.exchange == 0 && c.output() > 0) {
-      c.close_after = true;
+      c.close_after = evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
       return;
     }
     c.owner.drop(c);  // end, error, or a client that reads nothing: it is gone
@@ -250,6 +252,8 @@ void Connections::pump(Conn& conn) {
   conn.heard = true;
   if (conn.state == Conn::State::kLingering) evbuffer_drain(input, evbuffer_get_length(input));
   while (conn.state == Conn::State::kReading && evbuffer_get_length(input) > 0) {
+    // Who does not read the answers has no more of them.
+    if (!conn.parser.started() && conn.output() > kUnreadMax) return;
     evbuffer_iovec piece;
     if (evbuffer_peek(input, -1, nullptr, &piece, 1) < 1) return;
     size_t consumed = 0;
@@ -298,7 +302,8 @@ void Connections::complete(Conn& conn) {
   conn.refusal.cross_origin.clear();
   slots_.busy(conn.slot);
   conn.exchange = a.exchange;
-  conn.close_after = !a.keep_alive;
+  const bool last = conn.peer_closed && evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0;
+  conn.close_after = !a.keep_alive || last;
   event_del(conn.timer);
   exchanges_.emplace(a.exchange, &conn);
   ++open_;

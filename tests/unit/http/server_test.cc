@@ -85,6 +85,45 @@ TEST_CASE("pipelined requests are answered one after the other on one connection
   CHECK(c.wait_for("second"));
 }
 
+TEST_CASE("a client that pipelines requests and reads no answer has few of them made") {
+  Fixture f;
+  auto c = f.client();
+  constexpr size_t kAsked = 400;
+  std::string all;
+  for (size_t i = 1; i <= kAsked; ++i)
+    all += strf("GET /%zu HTTP/1.1\r\nHost: localhost\r\n%s\r\n", i,
+                i == kAsked ? "Connection: close\r\n" : "");
+  REQUIRE(c.send(all));
+  const std::string page(50'000, 'x');
+  size_t answered = 0;
+  const auto answer = [&] {
+    for (; answered < f.seen.size(); ++answered)
+      f.seen[answered].reply(200, "text/plain", page + f.seen[answered].request().path + "\n");
+  };
+  // Until no more come: what the sockets hold, and a little.
+  size_t before = 0;
+  do {
+    before = answered;
+    (void)wait_until(
+        f.loop,
+        [&] {
+          answer();
+          return answered > before;
+        },
+        500ms);
+  } while (answered > before && answered < kAsked);
+  CHECK(answered > 1);
+  CHECK(answered < kAsked / 2);
+  // Once it reads, it gets all that it asked for.
+  CHECK(wait_until(f.loop, [&] {
+    answer();
+    (void)c.got("");
+    return c.closed();
+  }));
+  CHECK(answered == kAsked);
+  CHECK(c.received().ends_with(strf("/%zu\n", kAsked)));
+}
+
 TEST_CASE("a stream leaves write by write") {
   Fixture f;
   auto c = f.client();
