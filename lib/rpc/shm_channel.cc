@@ -234,11 +234,11 @@ bool ShmChannel::arm() {
   return false;
 }
 
-// One byte at most is left for the next call: the peer sends one for each `asleep` that it takes
-// back, and that call finds the end of the peer behind it.
+// A peer sends one byte for each `asleep` that it takes back. The next call finds its end behind
+// them.
 void ShmChannel::check_socket() {
-  char byte;
-  const ssize_t n = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+  char bytes[64];
+  const ssize_t n = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) broken_ = true;
 }
 
