@@ -8,15 +8,28 @@
 
 namespace mc::model {
 namespace {
+uint64_t attention_parameters(const ModelConfig& c) {
+  const uint64_t hidden = c.hidden;
+  const Latent& l = c.latent;
+  if (l.kv_rank > 0) {
+    const uint64_t queries = uint64_t{c.heads} * l.q_dim(), values = uint64_t{c.heads} * l.v_dim;
+    return (l.q_rank > 0 ? (hidden + queries + 1) * l.q_rank : hidden * queries) +
+           hidden * c.head_dim + (c.heads * (l.nope_dim + l.v_dim) + uint64_t{1}) * l.kv_rank +
+           values * hidden;
+  }
+  return hidden * (2 * c.q_rows() + 2 * c.kv_rows()) +
+         (c.qkv_bias() ? c.q_rows() + 2 * c.kv_rows() : 0) +
+         (c.parts().qk_norm ? 2 * c.head_dim : 0);
+}
 // Of all layers and the rest; of experts, `experts` in each layer count.
 uint64_t count_parameters(const ModelConfig& c, uint64_t experts) {
   const uint64_t hidden = c.hidden;
-  const uint64_t attention = hidden * (2 * c.q_rows() + 2 * c.kv_rows()) +
-                             (c.qkv_bias() ? c.q_rows() + 2 * c.kv_rows() : 0) +
-                             (c.parts().qk_norm ? 2 * c.head_dim : 0);
+  const uint64_t attention = attention_parameters(c);
   const uint64_t norms = hidden * (c.parts().post_norms ? 4 : 2);
   const Experts& e = c.experts;
-  const uint64_t shared = e.shared == 0 ? 0 : 3 * hidden * e.shared + hidden;
+  uint64_t shared = 3 * hidden * e.shared;
+  if (e.shared > 0 && !c.parts().latent) shared += hidden;  // what its share is made of
+  if (c.parts().sigmoid) shared += e.count;                 // biases
   uint64_t all = uint64_t{c.vocab} * hidden * (c.tied ? 1 : 2) + hidden;
   for (uint32_t i = 0; i < c.layers; ++i)
     all += attention + norms +
@@ -48,6 +61,28 @@ Result<> check_config(const ModelConfig& c) {
   if (e.count > 0 && (e.used == 0 || e.used > e.count || e.inner == 0))
     return fail(Code::kInvalid, "%u of %u experts of %u numbers: want 1 or more, and at most all",
                 e.used, e.count, e.inner);
+  if (e.count > 0 && (e.groups == 0 || e.count % e.groups != 0 || e.groups_used == 0 ||
+                      e.groups_used > e.groups || e.used > e.count / e.groups * e.groups_used))
+    return fail(
+        Code::kInvalid,
+        "%u of %u experts from %u of %u groups: want groups of one size, and as many experts "
+        "in those",
+        e.used, e.count, e.groups_used, e.groups);
+  if (c.parts().sigmoid && e.groups > 1 && e.count / e.groups < 2)
+    return fail(Code::kInvalid, "%u groups of one expert: want two or more in each", e.groups);
+  if (!c.parts().sigmoid && e.normalized && e.scale != 1)
+    return fail(Code::kUnsupported,
+                "weights of experts that add up to 1 ('norm_topk_prob') and are scaled by %g "
+                "('routed_scaling_factor') are not supported: published programs of this "
+                "architecture disagree about them",
+                e.scale);
+  const Latent& l = c.latent;
+  if (c.parts().latent && (l.kv_rank == 0 || l.nope_dim == 0 || l.v_dim == 0 || l.rope_dim == 0 ||
+                           c.kv_heads != 1 || c.head_dim != l.kv_rank + l.rope_dim))
+    return fail(Code::kInvalid,
+                "latent attention of rank %u, %u and %u dimensions of keys, %u of values: want all "
+                "above 0",
+                l.kv_rank, l.nope_dim, l.rope_dim, l.v_dim);
   for (const Rope* rope : {&c.rope, &c.local_rope})
     if (rope->dims % 2 != 0 || rope->dims > c.head_dim)
       return fail(Code::kInvalid, "%u of a head's %u dimensions turn: want an even number of them",
@@ -61,6 +96,7 @@ cost::ModelSpec spec_of(const ModelConfig& c, DType kv_type) {
   s.layers = c.layers;
   s.kv_heads = c.kv_heads;
   s.head_dim = c.head_dim;
+  s.mla = c.latent.kv_rank > 0;
   s.hidden = c.hidden;
   s.vocab = c.vocab;
   s.element_bytes = static_cast<uint32_t>(size_of(kv_type));
@@ -89,6 +125,7 @@ std::string parts_beyond_llama(const ModelConfig& c) {
     unturned |= k.turn == Turn::kNone;
     local |= k.turn == Turn::kLocal;
   }
+  add(c.latent.kv_rank > 0, "latent attention (MLA)");
   add(c.parts().qk_norm, "QK norm");
   add(c.parts().post_norms, "norms after attention and MLP");
   add(c.parts().activation != Activation::kSilu, "GELU");
@@ -96,7 +133,8 @@ std::string parts_beyond_llama(const ModelConfig& c) {
   add(windows, "sliding windows");
   add(unturned, "layers without rotation");
   add(local, "two rotations");
-  add(c.rope.turned(c.head_dim) != c.head_dim, "a rotation of a part of each head");
+  add(c.latent.kv_rank == 0 && c.rope.turned(c.head_dim) != c.head_dim,
+      "a rotation of a part of each head");
   add(c.attention_cap != 0 || c.logit_cap != 0, "soft caps");
   add(c.embedding_scale != 1, "scaled embeddings");
   add(c.query_scalar != 0 && c.query_scalar != c.head_dim, "scaled queries");
@@ -114,6 +152,9 @@ std::string describe_parts(const ModelConfig& c) {
               c.attention_cap, c.logit_cap);
   all += strf(" %.9g %d %.9g", c.local_rope.theta, static_cast<int>(c.local_rope.scaling),
               c.local_rope.factor);
+  if (const Latent& l = c.latent; l.kv_rank > 0)
+    all += strf(" %u %u %u %u %u %u %u %.9g %d", l.kv_rank, l.q_rank, l.nope_dim, l.rope_dim,
+                l.v_dim, e.groups, e.groups_used, e.scale, p.sigmoid ? 1 : 0);
   for (const LayerKind& k : c.layer_kinds)
     all += strf(" %llu/%d/%d", static_cast<unsigned long long>(k.window), static_cast<int>(k.turn),
                 k.dense ? 1 : 0);

@@ -7,7 +7,8 @@
 //
 // Thread: values. Source: LLaMA (Touvron et al. 2023); Llama 3.1's scaling of rotary frequencies as
 // its reference code has it; Gemma 2 (Gemma Team 2024); Mixtral (Jiang et al. 2024); LongRoPE (Ding
-// et al. 2024); HF config.json of the architectures in families.cc.
+// et al. 2024); MLA (DeepSeek-AI, DeepSeek-V2, 2024); HF config.json of the architectures in
+// families.cc.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -32,7 +33,8 @@ struct Rope {
   // Of kYarn (Peng et al. 2023), in turns within the original context: pairs that turn more than
   // `often` keep their speed, pairs that turn less than `seldom` are slowed by the factor.
   double often = 32, seldom = 1;
-  double scale = 1;  // of turned queries and keys: cosine and sine are multiplied by it
+  double scale = 1;        // of turned queries and keys: cosine and sine are multiplied by it
+  double score_scale = 1;  // of all scores, beside the root of a head's dimensions
   std::vector<double> divisors{};  // of each pair's speed; empty: none
   uint32_t dims = 0;               // of a head that turn, the first ones; 0: all
   uint32_t turned(uint32_t head_dim) const { return dims == 0 ? head_dim : dims; }
@@ -54,6 +56,20 @@ struct Experts {
   uint32_t inner = 0;            // intermediate size of one
   uint32_t shared = 0;           // of one more that every row goes through; 0: none
   bool normalized = false;       // the weights of the chosen ones add up to 1
+  // Experts lie in as many groups, side by side. A row chooses within this many of the best.
+  uint32_t groups = 1, groups_used = 1;
+  double scale = 1;  // what the weights are multiplied by
+};
+
+// Multi-head latent attention. A head's key is `nope_dim` numbers made from a position's latent
+// vector, then `rope_dim` turned numbers that all heads share; its value is made from the latent
+// vector too. KV holds the latent vector and the shared numbers: head_dim is kv_rank + rope_dim.
+struct Latent {
+  uint32_t kv_rank = 0;  // of the latent vector; 0: none, heads have keys and values of their own
+  uint32_t q_rank = 0;   // queries are made from as many numbers; 0: from the hidden state
+  uint32_t nope_dim = 0, rope_dim = 0, v_dim = 0;
+  static constexpr double kEps = 1e-6;                    // of its norms, whatever the others have
+  uint32_t q_dim() const { return nope_dim + rope_dim; }  // of a head's query
 };
 
 struct ModelConfig {
@@ -66,6 +82,7 @@ struct ModelConfig {
   Rope rope;
   Rope local_rope{};  // of layers that turn by kLocal
   Experts experts{};
+  Latent latent{};                       // then kv_heads is 1
   double embedding_scale = 1;            // what an embedded token is multiplied by
   double query_scalar = 0;               // scores are divided by its root; 0: head_dim
   double attention_cap = 0;              // scores stay within it, by cap x tanh(s / cap); 0: none
@@ -76,6 +93,9 @@ struct ModelConfig {
   std::vector<int32_t> eos;              // tokens that end an answer
   uint32_t q_rows() const { return heads * head_dim; }
   uint32_t kv_rows() const { return kv_heads * head_dim; }
+  uint32_t planes() const { return latent.kv_rank > 0 ? 1 : 2; }  // of KV: keys and values, or one
+  // Of what attention gives to its output matrix.
+  uint32_t mixed_rows() const { return latent.kv_rank > 0 ? heads * latent.v_dim : q_rows(); }
   const Parts& parts() const { return parts_of(family); }
   bool qkv_bias() const { return parts().qkv_bias; }
   LayerKind kind(uint32_t layer) const {

@@ -21,7 +21,9 @@ class GgufConfig {
     MC_TRY_(sizes());
     MC_TRY_(experts());
     MC_TRY_(turns());
+    scale_queries(c_);
     MC_TRY_(windows());
+    MC_TRY_(routed_experts());
     MC_TRY_(gemma());
     if (const double* eps = floating("attention.layer_norm_rms_epsilon")) c_.norm_eps = *eps;
     if (!(c_.rope.theta > 0) || !(c_.norm_eps > 0))
@@ -56,6 +58,8 @@ class GgufConfig {
     MC_TRY_(small("feed_forward_length", 0, 1u << 22, c_.intermediate));
     MC_TRY_(small("block_count", 0, 1000, c_.layers));
     MC_TRY_(small("attention.head_count", 0, 1024, c_.heads));
+    MC_TRY(c_.context_max, gguf_number(g_, key("context_length"), 0, uint64_t{1} << 30));
+    if (c_.parts().latent) return latent();
     MC_TRY_(small("attention.head_count_kv", c_.heads, 1024, c_.kv_heads));
     MC_TRY_(small("attention.key_length", std::max(1u, c_.hidden / c_.heads), 1024, c_.head_dim));
     uint32_t value_dim = 0;
@@ -63,7 +67,53 @@ class GgufConfig {
     if (value_dim != c_.head_dim)
       return fail(Code::kUnsupported, "keys of %u numbers and values of %u: want as many",
                   c_.head_dim, value_dim);
-    MC_TRY(c_.context_max, gguf_number(g_, key("context_length"), 0, uint64_t{1} << 30));
+    return {};
+  }
+
+  // Newer files say the dimensions of the latent vector where others have those of heads.
+  Result<> latent() {
+    Latent l;
+    uint32_t key_dim = 0;
+    const bool newer = has("attention.key_length_mla");
+    const char* const of_key = newer ? "attention.key_length_mla" : "attention.key_length";
+    MC_TRY_(small("attention.kv_lora_rank", 0, 1u << 16, l.kv_rank));
+    if (has("attention.q_lora_rank"))
+      MC_TRY_(small("attention.q_lora_rank", 0, 1u << 16, l.q_rank));
+    MC_TRY_(small(of_key, 0, 1u << 16, key_dim));
+    MC_TRY_(small(newer ? "attention.value_length_mla" : "attention.value_length", 0, 1u << 16,
+                  l.v_dim));
+    MC_TRY_(small("rope.dimension_count", 0, 1u << 16, l.rope_dim));
+    if (l.rope_dim >= key_dim)
+      return fail(Code::kInvalid, "'%srope.dimension_count' is %u: want less than the %u of '%s%s'",
+                  of_.c_str(), l.rope_dim, key_dim, of_.c_str(), of_key);
+    l.nope_dim = key_dim - l.rope_dim;
+    if (const int64_t* n = gguf_value<int64_t>(g_, key("nextn_predict_layers"));
+        n != nullptr && *n != 0)
+      return fail(Code::kUnsupported, "'%snextn_predict_layers' is %lld: want a file without them",
+                  of_.c_str(), static_cast<long long>(*n));
+    set_latent(l, c_);
+    return {};
+  }
+
+  Result<> routed_experts() {
+    Experts& e = c_.experts;
+    if (!c_.parts().latent || e.count == 0) return {};
+    const auto whole = [&](const char* name) -> uint64_t {
+      const int64_t* n = gguf_value<int64_t>(g_, key(name));
+      return n != nullptr && *n > 0 ? static_cast<uint64_t>(*n) : 0;
+    };
+    e.shared =
+        static_cast<uint32_t>(std::min<uint64_t>(whole("expert_shared_count"), 64)) * e.inner;
+    if (const double* scale = floating("expert_weights_scale"); scale != nullptr && *scale != 0)
+      e.scale = *scale;
+    if (!(e.scale > 0 && e.scale < 1e6))
+      return fail(Code::kInvalid, "'%sexpert_weights_scale' is %g: want it above 0", of_.c_str(),
+                  e.scale);
+    if (has("expert_group_count")) {
+      MC_TRY_(small("expert_group_count", 1, e.count, e.groups));
+      MC_TRY_(small("expert_group_used_count", 1, e.groups, e.groups_used));
+    }
+    set_dense(whole("leading_dense_block_count"), 1, c_);
     return {};
   }
 
@@ -76,7 +126,15 @@ class GgufConfig {
     MC_TRY_(small("expert_count", 0, 4096, e.count));
     MC_TRY_(small("expert_used_count", 0, e.count, e.used));
     MC_TRY_(small("expert_feed_forward_length", c_.intermediate, 1u << 22, e.inner));
-    e.normalized = c_.family != Family::kQwen2Moe;
+    if (c_.parts().latent) {
+      const int64_t* const gate = gguf_value<int64_t>(g_, key("expert_gating_func"));
+      if (gate != nullptr && (*gate < 0 || *gate > 2))
+        return fail(Code::kUnsupported,
+                    "'%sexpert_gating_func' is %lld: want 1 (softmax) or 2 (sigmoid)", of_.c_str(),
+                    static_cast<long long>(*gate));
+      if (gate != nullptr && *gate == 2) c_.family = Family::kDeepSeek3;
+    }
+    e.normalized = c_.family != Family::kQwen2Moe && c_.family != Family::kDeepSeek2;
     if (const bool* norm = gguf_value<bool>(g_, key("expert_weights_norm"))) e.normalized = *norm;
     if (c_.family != Family::kQwen2Moe) return {};
     const auto up = g_.tensors.find("blk.0.ffn_up_shexp.weight");
@@ -88,8 +146,9 @@ class GgufConfig {
   Result<> turns() {
     Rope& rope = c_.rope;
     if (const double* theta = floating("rope.freq_base")) rope.theta = *theta;
-    MC_TRY(const uint64_t turned, gguf_number(g_, key("rope.dimension_count"), c_.head_dim, 1024));
-    if (turned != c_.head_dim) {
+    const uint32_t all = c_.parts().latent ? rope.dims : c_.head_dim;
+    MC_TRY(const uint64_t turned, gguf_number(g_, key("rope.dimension_count"), all, 1024));
+    if (turned != all) {
       if (c_.family != Family::kPhi3)
         return fail(Code::kUnsupported, "RoPE over %llu of %u dimensions: want all",
                     static_cast<ull>(turned), c_.head_dim);
@@ -106,7 +165,8 @@ class GgufConfig {
       if (*kind == "yarn") {
         MC_TRY(rope.original_context,
                gguf_number(g_, key("rope.scaling.original_context_length"), 0, uint64_t{1} << 30));
-        rope.scale = 1 + 0.1 * std::log(std::max(1.0, rope.factor));
+        rope.scale = yarn_scale(rope.factor, 1);
+        MC_TRY_(yarn_of_latents());
       }
     } else if (kind != nullptr && *kind != "none" && *kind != "longrope") {
       return fail(Code::kUnsupported, "RoPE scaling '%s': want none, linear, yarn or longrope",
@@ -114,6 +174,19 @@ class GgufConfig {
     }
     if (g_.tensors.contains("rope_factors_long.weight")) return longrope();
     return divisors("rope_freqs.weight");
+  }
+
+  // The file has a tenth of `mscale_all_dim`, and `mscale` is the same in what is published.
+  Result<> yarn_of_latents() {
+    const double* const tenth = floating("rope.scaling.yarn_log_multiplier");
+    if (!c_.parts().latent || tenth == nullptr) return {};
+    if (!(*tenth >= 0 && *tenth < 10))
+      return fail(Code::kInvalid, "'%srope.scaling.yarn_log_multiplier' is %g: want 0 to 10",
+                  of_.c_str(), *tenth);
+    const double scale = yarn_scale(c_.rope.factor, 10 * *tenth);
+    if (*tenth > 0) c_.rope.scale = 1;
+    c_.rope.score_scale = scale * scale;
+    return {};
   }
 
   // As of a HF folder: which list holds depends on the length that is served.

@@ -56,6 +56,15 @@ Result<std::vector<int32_t>> token_list(const Json& config, const char* key, uin
   return tokens;
 }
 
+Result<> parse_heads(const Json& config, ModelConfig& c) {
+  if (member(config, "head_dim") == nullptr && c.hidden % c.heads != 0)
+    return fail(Code::kInvalid,
+                "'hidden_size' %u is no multiple of the %u attention heads, and "
+                "there is no 'head_dim'",
+                c.hidden, c.heads);
+  return small(config, "head_dim", std::max(1u, c.hidden / c.heads), 1024, c.head_dim);
+}
+
 }  // namespace
 
 Result<ModelConfig> parse_config(const Json& config) {
@@ -70,15 +79,11 @@ Result<ModelConfig> parse_config(const Json& config) {
   MC_TRY_(small(config, "num_hidden_layers", 0, 1000, c.layers));
   MC_TRY_(small(config, "num_attention_heads", 0, 1024, c.heads));
   MC_TRY_(small(config, "num_key_value_heads", c.heads, 1024, c.kv_heads));
-  if (member(config, "head_dim") == nullptr && c.hidden % c.heads != 0)
-    return fail(Code::kInvalid,
-                "'hidden_size' %u is no multiple of the %u attention heads, and "
-                "there is no 'head_dim'",
-                c.hidden, c.heads);
-  MC_TRY_(small(config, "head_dim", std::max(1u, c.hidden / c.heads), 1024, c.head_dim));
+  MC_TRY_(c.parts().latent ? parse_latent(config, c) : parse_heads(config, c));
   MC_TRY(c.context_max, number(config, "max_position_embeddings", 2048, uint64_t{1} << 30));
   MC_TRY(c.norm_eps, positive(config, "rms_norm_eps", 1e-6));
   MC_TRY_(parse_rope(config, c));
+  scale_queries(c);
   if (c.rope.scaling == RopeScaling::kYarn)  // some files still say the original context
     c.context_max =
         std::max(c.context_max, static_cast<uint64_t>(static_cast<double>(c.rope.original_context) *

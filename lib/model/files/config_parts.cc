@@ -13,7 +13,10 @@ constexpr uint64_t kContextMost = uint64_t{1} << 30;
 Result<Experts> parse_experts(const Json& json, const ModelConfig& c) {
   Experts e;
   const bool mixtral = c.family == Family::kMixtral;
-  MC_TRY_(small(json, mixtral ? "num_local_experts" : "num_experts", 0, 4096, e.count));
+  const char *const local = "num_local_experts", *const own = "num_experts";
+  // Newer programs write it for Qwen's models too.
+  const bool by_local = mixtral || (member(json, own) == nullptr && member(json, local) != nullptr);
+  MC_TRY_(small(json, by_local ? local : own, 0, 4096, e.count));
   MC_TRY_(small(json, "num_experts_per_tok", 0, e.count, e.used));
   if (mixtral) {
     e.inner = c.intermediate;
@@ -147,6 +150,7 @@ Result<> parse_parts(const Json& json, ModelConfig& c) {
   MC_TRY_(parse_layer_types(json, window, c));
   if (c.family == Family::kSmolLm3) MC_TRY_(parse_unturned(json, c));
   if (is_gemma(c)) MC_TRY_(parse_gemma(json, c));
+  if (c.parts().latent) return parse_routed_experts(json, c);
   if (c.family != Family::kMixtral && c.family != Family::kQwen2Moe &&
       c.family != Family::kQwen3Moe)
     return {};

@@ -7,7 +7,20 @@
 namespace mc::model {
 namespace {
 
-Result<> parse_yarn(const Json& scaling, Rope& rope) {
+// DeepSeek's: what cosine and sine, and what scores are multiplied by.
+Result<> parse_mscale(const Json& scaling, Rope& rope) {
+  MC_TRY(const double turned, get_number_or(scaling, "mscale", 0));
+  MC_TRY(const double all, get_number_or(scaling, "mscale_all_dim", 0));
+  if (!(turned >= 0 && turned < 100 && all >= 0 && all < 100))
+    return fail(Code::kInvalid, "'mscale' %g and 'mscale_all_dim' %g: want 0 to 100", turned, all);
+  if (turned > 0 && all > 0)
+    rope.scale = yarn_scale(rope.factor, turned) / yarn_scale(rope.factor, all);
+  const double scale = yarn_scale(rope.factor, all);
+  rope.score_scale = scale * scale;
+  return {};
+}
+
+Result<> parse_yarn(const Json& scaling, const ModelConfig& c, Rope& rope) {
   rope.scaling = RopeScaling::kYarn;
   MC_TRY(rope.factor, positive(scaling, "factor", 0));
   MC_TRY(rope.often, positive(scaling, "beta_fast", 32));
@@ -20,9 +33,11 @@ Result<> parse_yarn(const Json& scaling, Rope& rope) {
                 "beta_fast above beta_slow",
                 rope.factor, rope.often, rope.seldom);
   for (const char* const other : {"mscale", "mscale_all_dim", "truncate"})
-    if (member(scaling, other) != nullptr)
+    if (member(scaling, other) != nullptr && (!c.parts().latent || *other == 't'))
       return fail(Code::kUnsupported, "YaRN with '%s' is not supported", other);
-  MC_TRY(rope.scale, positive(scaling, "attention_factor", 1 + 0.1 * std::log(rope.factor)));
+  rope.scale = yarn_scale(rope.factor, 1);
+  if (c.parts().latent) MC_TRY_(parse_mscale(scaling, rope));
+  MC_TRY(rope.scale, positive(scaling, "attention_factor", rope.scale));
   return {};
 }
 
@@ -63,7 +78,7 @@ Result<> parse_scaling(const Json& json, const Json& scaling, const ModelConfig&
   const char* key = member(scaling, "rope_type") != nullptr ? "rope_type" : "type";
   MC_TRY(const std::string type, get_string(scaling, key));
   if (type == "default") return {};
-  if (type == "yarn") return parse_yarn(scaling, rope);
+  if (type == "yarn") return parse_yarn(scaling, c, rope);
   if (type == "longrope" || type == "su") return parse_longrope(json, scaling, c, rope);
   if (type != "linear" && type != "llama3")
     return fail(Code::kUnsupported,
@@ -90,6 +105,10 @@ Result<> parse_parameters(const Json& json, const Json& all, const ModelConfig& 
 }
 
 }  // namespace
+
+double yarn_scale(double factor, double mscale) {
+  return factor <= 1 ? 1 : 1 + 0.1 * mscale * std::log(factor);
+}
 
 double longrope_scale(double factor, uint64_t original_context) {
   if (factor <= 1 || original_context < 2) return 1;

@@ -19,6 +19,17 @@ Result<double> positive(const Json& object, const char* key, double fallback);
 // `config` has the dimensions. Errors: as parse_config().
 Result<> parse_rope(const Json& json, ModelConfig& config);
 Result<> parse_parts(const Json& json, ModelConfig& config);
+// The dimensions of latent attention, and of the KV that it has; its models' experts.
+// (config_latent.cc)
+Result<> parse_latent(const Json& json, ModelConfig& config);
+void set_latent(const Latent& latent, ModelConfig& config);
+Result<> parse_routed_experts(const Json& json, ModelConfig& config);
+// Layers below `first`, and those that `step` does not divide, have one MLP.
+void set_dense(uint64_t first, uint64_t step, ModelConfig& config);
+// What scores are divided by: known when the rotation is.
+void scale_queries(ModelConfig& config);
+// What YaRN multiplies by, of this factor: 1 + 0.1 times its logarithm, times `mscale`.
+double yarn_scale(double factor, double mscale);
 // What LongRoPE multiplies turned queries and keys by.
 double longrope_scale(double factor, uint64_t original_context);
 // The kinds of layers of this family with these windows (0: none): the table's, turned as Gemma 3

@@ -82,6 +82,17 @@ constexpr std::array kFamilies = {
           .tied = true,
           .theta = 2e6,
           .windows = Windows::kUpper},
+    Parts{.family = Family::kDeepSeek2,
+          .architecture = "DeepseekV2ForCausalLM",
+          .type = "deepseek_v2",
+          .gguf = "deepseek2",
+          .latent = true},
+    Parts{.family = Family::kDeepSeek3,  // GGUF calls it deepseek2
+          .architecture = "DeepseekV3ForCausalLM",
+          .type = "deepseek_v3",
+          .gguf = "",
+          .latent = true,
+          .sigmoid = true},
 };
 
 std::optional<Family> find(std::string_view name, const char* Parts::*of) {

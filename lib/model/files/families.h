@@ -21,7 +21,9 @@ enum class Family : uint8_t {
   kQwen2Moe,
   kQwen3Moe,
   kPhi3,
-  kSmolLm3
+  kSmolLm3,
+  kDeepSeek2,
+  kDeepSeek3
 };
 
 // What a gate goes through before it multiplies: x sigmoid(x), or GELU by its tanh approximation.
@@ -47,6 +49,8 @@ struct Parts {
   bool one_plus = false;     // norms of HF files hold what their weights are above 1
   bool fused = false;        // one tensor of queries, keys and values, one of gate and up
   bool pairs = false;        // GGUF files hold a head's turning rows side by side
+  bool latent = false;       // keys and values of a position are one vector for all heads (MLA)
+  bool sigmoid = false;      // experts are scored by sigmoids and chosen with biases
   bool tied = false;         // the head is the embedding, if the configuration does not say
   double theta = 10000;      // base of the rotation, if the configuration does not say
   Activation activation = Activation::kSilu;

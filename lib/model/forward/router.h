@@ -1,8 +1,13 @@
-// Chooses the experts of a row: the softmax of its scores, the greatest of them, their shares.
+// Chooses the experts of a row: the greatest of its scores, and their shares.
 //
 // Every number is the same whatever instruction set computes it, and whatever other rows there are.
 //
-// Thread: any. Source: Mixtral (Jiang et al. 2024); Qwen's MoE models.
+// Scores become shares by softmax, or each by a sigmoid (DeepSeek V3), then `bias` is added where
+// experts are chosen, and there alone. Of experts in groups a row sees those of the best groups: by
+// their greatest score, with sigmoids by the sum of the two greatest.
+//
+// Thread: any. Source: Mixtral (Jiang et al. 2024); Qwen's MoE models; DeepSeek-V2 and DeepSeek-V3
+// (DeepSeek-AI 2024).
 #pragma once
 #include <cstddef>
 #include <span>
@@ -19,9 +24,9 @@ struct Chosen {
 };
 
 // Appends `row` to each expert that it chose, of equal scores the one of the lower number. Changes
-// `scores`, one of each expert.
-void choose_experts(const Kernels& kernels, const Experts& experts, std::span<float> scores,
-                    size_t row, std::vector<std::vector<Chosen>>& chosen);
+// `scores`, one of each expert. `bias`: of each expert, or empty.
+void choose_experts(const Kernels& kernels, const Experts& experts, std::span<const float> bias,
+                    std::span<float> scores, size_t row, std::vector<std::vector<Chosen>>& chosen);
 // The share of the expert that all rows have: the sigmoid of `gate` times the row.
 float shared_share(const Kernels& kernels, const std::vector<float>& gate, const float* x);
 // out += share x from

@@ -47,7 +47,8 @@ Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const
 size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const {
   const size_t each = config_.kv_heads / kv_.ranks, rank = kv_head / each;
   const size_t layers = config_.layers - kv_.first_layer;
-  const size_t plane = ((rank * layers + layer - kv_.first_layer) * 2 + (value ? 1 : 0)) * each;
+  const size_t plane =
+      ((rank * layers + layer - kv_.first_layer) * config_.planes() + (value ? 1 : 0)) * each;
   return (plane + kv_head % each) * kv_.block_tokens * config_.head_dim * size_of(kv_.type);
 }
 
@@ -81,6 +82,11 @@ void Transformer::prepare(uint32_t layer, size_t position, float* qkv) const {
   if (turn != Turn::kNone) rope.at(position, rotations.data());
   for (uint32_t h = 0; h < heads + config_.kv_heads; ++h) {
     float* const head = qkv + size_t{h} * dim;
+    if (const uint32_t latent = config_.latent.kv_rank; latent > 0) {
+      if (h == heads) kernels_.normalize(head, w.key_norm.data(), latent, Latent::kEps, head);
+      rotate(head + latent, rotations);
+      continue;
+    }
     const std::vector<float>& norm = h < heads ? w.query_norm : w.key_norm;
     if (!norm.empty()) kernels_.normalize(head, norm.data(), dim, config_.norm_eps, head);
     rotate(head, rotations);
@@ -90,15 +96,14 @@ void Transformer::prepare(uint32_t layer, size_t position, float* qkv) const {
 // Writes the rows' keys and values into their blocks.
 void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const uint32_t dim = config_.head_dim, kv_heads = config_.kv_heads;
-  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
-  for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
+  for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats()) {
     prepare(layer, p, qkv);
     std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
-    for (const bool value : {false, true})
+    for (uint32_t plane = 0; plane < config_.planes(); ++plane)
       for (uint32_t h = 0; h < kv_heads; ++h, from += dim)
-        from_floats(kv_.type, from, at + plane_at(layer, value, h), dim);
+        from_floats(kv_.type, from, at + plane_at(layer, plane == 1, h), dim);
   }
 }
 
@@ -127,7 +132,6 @@ void Transformer::gather(size_t plane_at, const Slice& slice, size_t begin, size
 void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float* out) const {
   const uint32_t dim = config_.head_dim, wide = padded(dim);
   const uint32_t per_kv = config_.heads / config_.kv_heads;
-  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t rows = g.end - g.begin, queries = rows * per_kv;
   const auto window = static_cast<size_t>(config_.kind(layer).window);
   const auto first_of = [&](size_t position) {  // what a row sees begins there
@@ -140,21 +144,23 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
   std::vector<Attention> states(queries);
   for (size_t i = 0; i < queries; ++i) {
     const float* from =
-        qkv + (g.row + i / per_kv) * row_floats + (g.kv_head * per_kv + i % per_kv) * size_t{dim};
+        qkv + (g.row + i / per_kv) * row_floats() + (g.kv_head * per_kv + i % per_kv) * size_t{dim};
     for (uint32_t d = 0; d < dim; ++d) query[i * wide + d] = from[d] * scale;
     states[i].values = sums.data() + i * wide;
   }
-  const auto keys = floats(kTile * wide), values = floats(kTile * wide);
+  const bool apart = config_.planes() == 2;  // else keys are the values
+  const auto keys = floats(kTile * wide), others = floats(apart ? kTile * wide : 0);
+  const float* const values = apart ? others.get() : keys.get();
   for (size_t tile = first_of(g.begin) / kTile * kTile; tile < g.end; tile += kTile) {
     const size_t end = std::min<size_t>(g.end, tile + kTile);
     gather(plane_at(layer, false, g.kv_head), *g.slice, tile, end, keys.get());
-    gather(plane_at(layer, true, g.kv_head), *g.slice, tile, end, values.get());
+    if (apart) gather(plane_at(layer, true, g.kv_head), *g.slice, tile, end, others.get());
     for (size_t i = 0; i < queries; ++i) {
       const size_t position = g.begin + i / per_kv, first = first_of(position);
       if (position < tile || first >= end) continue;
       const size_t from = std::max(first, tile) - tile;
       const auto count = static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile) - from);
-      kernels_.attend(query.data() + i * wide, keys.get() + from * wide, values.get() + from * wide,
+      kernels_.attend(query.data() + i * wide, keys.get() + from * wide, values + from * wide,
                       count, wide, tile <= first, cap, states[i]);
     }
   }
@@ -211,7 +217,8 @@ void Transformer::experts(const LayerWeights& w, const float* x, size_t rows, fl
   w.router.multiply(kernels_, threads_, x, rows, scores.get());
   std::vector<std::vector<Chosen>> chosen(count);
   for (size_t r = 0; r < rows; ++r)
-    choose_experts(kernels_, config_.experts, {scores.get() + r * count, count}, r, chosen);
+    choose_experts(kernels_, config_.experts, w.router_bias, {scores.get() + r * count, count}, r,
+                   chosen);
   std::fill(out, out + rows * hidden, 0.0f);
   for (size_t e = 0; e < count; ++e) {
     if (chosen[e].empty()) continue;
@@ -222,10 +229,11 @@ void Transformer::experts(const LayerWeights& w, const float* x, size_t rows, fl
       add_share(results.get() + i * hidden, chosen[e][i].share, hidden,
                 out + chosen[e][i].row * hidden);
   }
-  if (w.shared_gate.empty()) return;
+  if (config_.experts.shared == 0) return;
   mlp(w.gate_up, w.down, x, rows, results.get());
   for (size_t r = 0; r < rows; ++r)
-    add_share(results.get() + r * hidden, shared_share(kernels_, w.shared_gate, x + r * hidden),
+    add_share(results.get() + r * hidden,
+              w.shared_gate.empty() ? 1.0f : shared_share(kernels_, w.shared_gate, x + r * hidden),
               hidden, out + r * hidden);
 }
 
@@ -234,16 +242,15 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
   MC_CHECK(layer >= kv_.first_layer && layer < config_.layers);
   const LayerWeights& w = weights_.layers[layer];
   const size_t rows = rows_of(slices), hidden = config_.hidden;
-  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
-  const auto normed = floats(rows * hidden), qkv = floats(rows * row_floats);
+  const auto normed = floats(rows * hidden), qkv = floats(rows * row_floats());
   normalize(w.attention_norm, x, rows, normed.get());
-  w.qkv.multiply(kernels_, threads_, normed.get(), rows, qkv.get(), factors_);
+  project(w, normed.get(), rows, kv_only, qkv.get());
   std::vector<Group> groups;
   size_t row = 0;
   for (const Slice& s : slices) {
     MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
     MC_CHECK(s.blocks.size() * kv_.block_tokens >= s.end);
-    store(layer, s, qkv.get() + row * row_floats);
+    store(layer, s, qkv.get() + row * row_floats());
     for (size_t p = s.begin; p < s.end; p += kSharedRows)
       for (uint32_t h = 0; h < config_.kv_heads; ++h)
         groups.push_back({&s, p, std::min(s.end, p + kSharedRows), row + p - s.begin, h});
@@ -252,7 +259,13 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
   if (kv_only) return;
   const auto attended = floats(rows * config_.q_rows());
   attention(layer, slices, groups, qkv.get(), attended.get());
-  w.output.multiply(kernels_, threads_, attended.get(), rows, normed.get(), factors_);
+  if (config_.latent.kv_rank > 0) {
+    const auto mixed = floats(rows * config_.mixed_rows());
+    expand(w, attended.get(), rows, mixed.get());
+    w.output.multiply(kernels_, threads_, mixed.get(), rows, normed.get(), factors_);
+  } else {
+    w.output.multiply(kernels_, threads_, attended.get(), rows, normed.get(), factors_);
+  }
   add(w.post_attention_norm, normed.get(), rows, x);
 
   const auto result = floats(rows * hidden);

@@ -12,10 +12,17 @@
 // before it and on nothing else, bit for bit (see kernels.h). Attention reads keys and values as
 // they are stored, its own row's too.
 //
+// Of latent attention a position has one plane and one head: [layer][token][kv_rank + rope_dim],
+// the normalized latent vector and the turned numbers. A query is taken to the latent vector's side
+// first (a head's key matrix is absorbed), so that it goes through the latent vectors as they are,
+// as through keys and values that all heads share; the sums become values afterwards. Prompts and
+// steps do the same, so that their bits are the same.
+//
 // Requires: valid slices (MC_CHECK). Errors: none. Thread: const calls from any; they take turns at
 // the thread pool. Source: LLaMA (Touvron et al. 2023); RoFormer (Su et al. 2021); GQA (Ainslie et
-// al. 2023).
+// al. 2023); MLA with absorbed matrices (DeepSeek-V2, 2024, section 2.1.2).
 #pragma once
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -58,6 +65,10 @@ class Transformer {
   struct Group;
   size_t plane_at(uint32_t layer, bool value, uint32_t kv_head) const;
   void rotate(float* head, std::span<const std::complex<float>> rotations) const;
+  size_t row_floats() const { return config_.q_rows() + config_.planes() * config_.kv_rows(); }
+  void project(const LayerWeights& w, const float* x, size_t rows, bool kv_only, float* qkv) const;
+  void expand(const LayerWeights& w, const float* attended, size_t rows, float* out) const;
+  void heads(uint64_t work, const std::function<void(size_t)>& one) const;
   void prepare(uint32_t layer, size_t position, float* qkv) const;
   void store(uint32_t layer, const Slice& slice, float* qkv) const;
   void gather(size_t plane_at, const Slice& slice, size_t begin, size_t end, float* out) const;

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cmath>
+#include <memory>
+#include <mutex>
 #include <numeric>
 
 #include "base/random.h"
@@ -16,14 +18,37 @@ uint32_t segments_of(uint32_t columns) { return std::gcd(columns, 8u); }
 struct WeightPart {  // rows of one file tensor
   const Tensor* tensor;
   uint32_t rows;
-  uint32_t first = 0;        // of the tensor's rows, whatever its dimensions
-  bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
+  uint32_t first = 0;  // of the tensor's rows, whatever its dimensions
+  // Rows of a head, those from `still` on in pairs (2j, 2j + 1), wanted as (j, j + half); 0: none.
+  uint32_t head = 0, still = 0;
 
-  uint32_t row(uint32_t n, uint32_t head_dim) const {  // where row n is in the tensor
-    if (!interleaved) return first + n;
-    const uint32_t half = head_dim / 2, j = n % head_dim;
+  uint32_t row(uint32_t n) const {  // where row n is in the tensor
+    if (head == 0 || n % head < still) return first + n;
+    const uint32_t half = (head - still) / 2, j = n % head - still;
     return first + n - j + (j < half ? 2 * j : 2 * (j - half) + 1);
   }
+};
+
+// Rows [first, first + rows) of a tensor, the other way round: row n is column n of theirs. They
+// are read whole when the first is asked for.
+class Transposed {
+ public:
+  Transposed(const Tensor* tensor, uint32_t first, uint32_t rows, uint32_t columns)
+      : tensor_(tensor), first_(first), rows_(rows), columns_(columns) {}
+  void row(uint32_t n, float* out) {
+    std::call_once(once_, [this] {
+      values_.resize(size_t{rows_} * columns_);
+      for (size_t k = 0; k < rows_; ++k)
+        tensor_->read((first_ + k) * columns_, columns_, values_.data() + k * columns_);
+    });
+    for (size_t k = 0; k < rows_; ++k) out[k] = values_[k * columns_ + n];
+  }
+
+ private:
+  const Tensor* const tensor_;
+  const uint32_t first_, rows_, columns_;
+  std::once_flag once_;
+  std::vector<float> values_;
 };
 
 // What files of a kind call the parts of a layer, after its number.
@@ -32,12 +57,15 @@ struct TensorNames {
   const char *attention_norm, *mlp_norm, *post_attention_norm, *post_mlp_norm;
   const char *gate, *up, *down, *fused_gate_up, *router;
   const char *shared_gate, *shared_up, *shared_down, *shared_share;
+  const char *q_a, *q_a_norm, *q_b, *kv_a, *kv_a_norm, *kv_b, *router_bias;  // DeepSeek's
 };
 constexpr TensorNames kGgufNames = {
-    "attn_q",        "attn_k",         "attn_v",       "attn_qkv",       "attn_output",
-    "attn_q_norm",   "attn_k_norm",    "attn_norm",    "ffn_norm",       "post_attention_norm",
-    "post_ffw_norm", "ffn_gate",       "ffn_up",       "ffn_down",       "ffn_up",
-    "ffn_gate_inp",  "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp"};
+    "attn_q",        "attn_k",          "attn_v",       "attn_qkv",       "attn_output",
+    "attn_q_norm",   "attn_k_norm",     "attn_norm",    "ffn_norm",       "post_attention_norm",
+    "post_ffw_norm", "ffn_gate",        "ffn_up",       "ffn_down",       "ffn_up",
+    "ffn_gate_inp",  "ffn_gate_shexp",  "ffn_up_shexp", "ffn_down_shexp", "ffn_gate_inp_shexp",
+    "attn_q_a",      "attn_q_a_norm",   "attn_q_b",     "attn_kv_a_mqa",  "attn_kv_a_norm",
+    "attn_kv_b",     "exp_probs_b.bias"};
 constexpr TensorNames kHfNames = {"self_attn.q_proj",
                                   "self_attn.k_proj",
                                   "self_attn.v_proj",
@@ -57,12 +85,24 @@ constexpr TensorNames kHfNames = {"self_attn.q_proj",
                                   "mlp.shared_expert.gate_proj",
                                   "mlp.shared_expert.up_proj",
                                   "mlp.shared_expert.down_proj",
-                                  "mlp.shared_expert_gate"};
+                                  "mlp.shared_expert_gate",
+                                  "self_attn.q_a_proj",
+                                  "self_attn.q_a_layernorm",
+                                  "self_attn.q_b_proj",
+                                  "self_attn.kv_a_proj_with_mqa",
+                                  "self_attn.kv_a_layernorm",
+                                  "self_attn.kv_b_proj",
+                                  "mlp.gate.e_score_correction_bias"};
 TensorNames names_of(const ModelConfig& c, bool gguf) {
   TensorNames names = gguf ? kGgufNames : kHfNames;
   if (gguf) return names;
   if (c.parts().post_norms) names.mlp_norm = "pre_feedforward_layernorm";
   if (c.family == Family::kMixtral) names.router = "block_sparse_moe.gate";
+  if (c.parts().latent) {
+    names.shared_gate = "mlp.shared_experts.gate_proj";
+    names.shared_up = "mlp.shared_experts.up_proj";
+    names.shared_down = "mlp.shared_experts.down_proj";
+  }
   return names;
 }
 
@@ -95,7 +135,7 @@ class WeightReader {
     for (uint32_t i = 0; i < c_.layers; ++i) {
       if (!wanted_.has(i)) continue;
       layer_ = (gguf_ ? "blk." : "model.layers.") + std::to_string(i) + ".";
-      MC_TRY_(attention(w.layers[i]));
+      MC_TRY_(c_.parts().latent ? latent_attention(w.layers[i]) : attention(w.layers[i]));
       MC_TRY_(norms(w.layers[i]));
       MC_TRY_(c_.sparse(i) ? experts(w.layers[i]) : mlp(w.layers[i]));
     }
@@ -117,10 +157,58 @@ class WeightReader {
     MC_TRY(WeightPart q, part(named(names_.q), c_.q_rows(), c_.hidden));
     MC_TRY(WeightPart k, part(named(names_.k), c_.kv_rows(), c_.hidden));
     MC_TRY(const WeightPart v, part(named(names_.v), c_.kv_rows(), c_.hidden));
-    q.interleaved = k.interleaved = gguf_ && c_.parts().pairs;
+    if (gguf_ && c_.parts().pairs) q.head = k.head = c_.head_dim;
     l.qkv = source({q, k, v}, c_.hidden, 1);
     if (c_.qkv_bias()) {
       MC_TRY(l.qkv_bias, qkv_bias());
+    }
+    return {};
+  }
+
+  Result<> latent_attention(LayerSources& l) {
+    const Latent& d = c_.latent;
+    const uint32_t queries = c_.heads * d.q_dim();
+    MC_TRY(const WeightPart o, part(named(names_.output), c_.hidden, c_.mixed_rows()));
+    l.output = source({o}, c_.mixed_rows(), segments_of(c_.mixed_rows()));
+    MC_TRY(WeightPart kv, part(named(names_.kv_a), c_.head_dim, c_.hidden));
+    kv.head = c_.head_dim, kv.still = d.kv_rank;
+    const bool direct = d.q_rank == 0;
+    MC_TRY(WeightPart q,
+           part(named(direct ? names_.q : names_.q_b), queries, direct ? c_.hidden : d.q_rank));
+    q.head = d.q_dim(), q.still = d.nope_dim;
+    if (direct) {
+      l.qkv = source({q, kv}, c_.hidden, 1);
+    } else {
+      MC_TRY(const WeightPart q_a, part(named(names_.q_a), d.q_rank, c_.hidden));
+      l.qkv = source({q_a, kv}, c_.hidden, 1);
+      l.query_up = source({q}, d.q_rank, 1);
+      MC_TRY(l.query_norm, norm(named(names_.q_a_norm), d.q_rank));
+    }
+    MC_TRY(l.key_norm, norm(named(names_.kv_a_norm), d.kv_rank));
+    return latent_heads(l);
+  }
+
+  // Newer GGUF files have keys and values apart, keys the way round that is wanted here.
+  Result<> latent_heads(LayerSources& l) {
+    const Latent& d = c_.latent;
+    const uint32_t each = d.nope_dim + d.v_dim;
+    if (gguf_ && set_.tensors.contains(named("attn_k_b"))) {
+      MC_TRY(const Tensor* k, set_.find(named("attn_k_b"),
+                                        std::array<uint64_t, 3>{c_.heads, d.kv_rank, d.nope_dim}));
+      MC_TRY(const Tensor* v,
+             set_.find(named("attn_v_b"), std::array<uint64_t, 3>{c_.heads, d.v_dim, d.kv_rank}));
+      for (uint32_t h = 0; h < c_.heads; ++h) {
+        l.key_up.push_back(source({{k, d.kv_rank, h * d.kv_rank}}, d.nope_dim, 1));
+        l.value_up.push_back(source({{v, d.v_dim, h * d.v_dim}}, d.kv_rank, 1));
+      }
+      return {};
+    }
+    MC_TRY(const WeightPart both, part(named(names_.kv_b), c_.heads * each, d.kv_rank));
+    for (uint32_t h = 0; h < c_.heads; ++h) {
+      const auto keys = std::make_shared<Transposed>(both.tensor, h * each, d.nope_dim, d.kv_rank);
+      l.key_up.push_back(
+          {d.kv_rank, d.nope_dim, 1, [keys](uint32_t n, float* out) { keys->row(n, out); }});
+      l.value_up.push_back(source({{both.tensor, d.v_dim, h * each + d.nope_dim}}, d.kv_rank, 1));
     }
     return {};
   }
@@ -157,6 +245,9 @@ class WeightReader {
   Result<> experts(LayerSources& l) {
     MC_TRY(const WeightPart router, part(named(names_.router), c_.experts.count, c_.hidden));
     l.router = source({router}, c_.hidden, 1);
+    if (c_.parts().sigmoid) {
+      MC_TRY(l.router_bias, vector(layer_ + names_.router_bias, c_.experts.count));
+    }
     const uint32_t inner = c_.experts.inner, shared = c_.experts.shared;
     for (uint32_t e = 0; e < c_.experts.count; ++e) {
       MC_TRY(const WeightPart gate, expert(e, "gate", "w1", inner, c_.hidden));
@@ -171,6 +262,7 @@ class WeightReader {
     MC_TRY(const WeightPart down, part(named(names_.shared_down), c_.hidden, shared));
     l.gate_up = source({gate, up}, c_.hidden, 1);
     l.down = source({down}, shared, segments_of(shared));
+    if (c_.parts().latent) return {};
     if (gguf_) {
       MC_TRY(l.shared_gate, vector(named(names_.shared_share), c_.hidden));
       return {};
@@ -225,11 +317,10 @@ class WeightReader {
   Source source(const std::vector<WeightPart>& parts, uint32_t columns, uint32_t segments) const {
     uint32_t rows = 0;
     for (const WeightPart& p : parts) rows += p.rows;
-    const uint32_t d = c_.head_dim;
-    const auto read = [parts, columns, d](uint32_t n, float* out) {
+    const auto read = [parts, columns](uint32_t n, float* out) {
       const WeightPart* p = parts.data();
       for (; n >= p->rows; ++p) n -= p->rows;
-      p->tensor->read(size_t{p->row(n, d)} * columns, columns, out);
+      p->tensor->read(size_t{p->row(n)} * columns, columns, out);
     };
     Source source{rows, columns, segments, read};
     for (const WeightPart& p : parts) {
@@ -239,10 +330,10 @@ class WeightReader {
         break;
       }
       const size_t row_bytes = size_t{columns} / f->elements * f->bytes;
-      const auto row = [p, d, row_bytes](uint32_t n, std::vector<std::byte>& scratch) {
-        if (!p.tensor->make_row) return p.tensor->bytes.data() + p.row(n, d) * row_bytes;
+      const auto row = [p, row_bytes](uint32_t n, std::vector<std::byte>& scratch) {
+        if (!p.tensor->make_row) return p.tensor->bytes.data() + p.row(n) * row_bytes;
         scratch.resize(row_bytes);
-        p.tensor->make_row(p.row(n, d), scratch.data());
+        p.tensor->make_row(p.row(n), scratch.data());
         return static_cast<const std::byte*>(scratch.data());
       };
       source.blocks.push_back({f, p.rows, row});
@@ -263,7 +354,10 @@ class WeightReader {
 size_t Weights::bytes() const {
   size_t n = embedding.bytes() + head.bytes();
   for (const LayerWeights& l : layers) {
-    n += l.qkv.bytes() + l.output.bytes() + l.gate_up.bytes() + l.down.bytes() + l.router.bytes();
+    for (const std::vector<Matrix>* heads : {&l.key_up, &l.value_up})
+      for (const Matrix& m : *heads) n += m.bytes();
+    n += l.query_up.bytes() + l.qkv.bytes() + l.output.bytes() + l.gate_up.bytes() +
+         l.down.bytes() + l.router.bytes();
     for (const MlpWeights& e : l.experts) n += e.gate_up.bytes() + e.down.bytes();
   }
   return n;
@@ -290,6 +384,9 @@ Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threa
     l.gate_up = pack(from.gate_up);
     l.down = pack(from.down);
     l.router = pack(from.router);
+    l.query_up = pack(from.query_up);
+    for (const Source& s : from.key_up) l.key_up.push_back(pack(s));
+    for (const Source& s : from.value_up) l.value_up.push_back(pack(s));
     for (const MlpSources& e : from.experts) l.experts.push_back({pack(e.gate_up), pack(e.down)});
     w.layers.push_back(std::move(l));
   }

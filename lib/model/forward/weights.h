@@ -5,7 +5,7 @@
 // devices pack it in their own ways. What it reads (TensorSet, ModelConfig) outlives it.
 //
 // Rows of query and key are in half-rotation (HF) order: dimension j of a head turns with j +
-// head_dim / 2.
+// head_dim / 2. Of latent attention (config.h) that holds for the dimensions that turn.
 //
 // Errors: kNotFound, kInvalid, kUnsupported name the tensor. Thread: values; const use, any.
 #pragma once
@@ -25,11 +25,15 @@ struct Source {
 };
 // Small vectors of a layer. Empty: the model has none.
 struct LayerVectors {
-  std::vector<float> attention_norm, mlp_norm;                // of what attention and MLP are given
-  std::vector<float> qkv_bias;                                // added to what qkv gives
-  std::vector<float> query_norm{}, key_norm{};                // of each head, before it turns
+  std::vector<float> attention_norm, mlp_norm;  // of what attention and MLP are given
+  std::vector<float> qkv_bias;                  // added to what qkv gives
+  // Of each head, before it turns. Of latent attention: of what queries are made from, and of the
+  // latent vector.
+  std::vector<float> query_norm{}, key_norm{};
   std::vector<float> post_attention_norm{}, post_mlp_norm{};  // of what they give
-  std::vector<float> shared_gate{};  // the shared expert's share is the sigmoid of its product
+  // The shared expert's share is the sigmoid of its product; empty: the share is 1.
+  std::vector<float> shared_gate{};
+  std::vector<float> router_bias{};  // added to scores where experts are chosen
 };
 struct MlpSources {
   Source gate_up, down;
@@ -37,6 +41,8 @@ struct MlpSources {
 struct LayerSources : LayerVectors {
   Source qkv, output, gate_up, down, router;  // as in LayerWeights
   std::vector<MlpSources> experts{};
+  Source query_up{};
+  std::vector<Source> key_up{}, value_up{};
 };
 struct WeightSources {
   Source embedding, head;
@@ -55,6 +61,12 @@ struct LayerWeights : LayerVectors {
   Matrix gate_up, down;
   Matrix router{};  // from hidden, a row an expert; empty: a layer with one MLP
   std::vector<MlpWeights> experts{};
+  // Of latent attention. There `qkv` gives what queries are made from, then the latent vector and
+  // the numbers that turn; `output` is from the values of all heads.
+  Matrix query_up{};  // from q_rank to the heads' queries; empty: qkv gives these
+  // A matrix a head: from a query's nope_dim numbers to the latent vector's, and from the latent
+  // vector to the head's values.
+  std::vector<Matrix> key_up{}, value_up{};
 };
 
 struct Weights {

@@ -96,6 +96,64 @@ TEST_CASE(
   CHECK_FALSE(parse_config(Json::array()).has_value());
 }
 
+TEST_CASE("the number of Qwen's experts is read by either of its names") {
+  Json json = good();
+  json["architectures"] = Json::array({"Qwen3MoeForCausalLM"});
+  json.update({{"num_experts_per_tok", 2}, {"moe_intermediate_size", 24}});
+  CHECK(has(parse_config(json).error().what, "'num_experts' is missing"));
+  json["num_local_experts"] = 8;
+  CHECK(parse_config(json)->experts.count == 8);
+  json["num_experts"] = 6;
+  CHECK(parse_config(json)->experts.count == 6);
+}
+
+TEST_CASE("what latent attention and its experts cannot be computed of is refused by name") {
+  Json json = good();
+  json["architectures"] = Json::array({"DeepseekV2ForCausalLM"});
+  json.update({{"num_key_value_heads", 8},
+               {"kv_lora_rank", 16},
+               {"q_lora_rank", nullptr},
+               {"qk_nope_head_dim", 8},
+               {"qk_rope_head_dim", 4},
+               {"v_head_dim", 6},
+               {"n_routed_experts", 8},
+               {"num_experts_per_tok", 2},
+               {"moe_intermediate_size", 24}});
+  const auto lite = parse_config(json);
+  REQUIRE_MESSAGE(lite.has_value(), lite.error().what);
+  // One head of the latent vector's and the turned numbers, in one plane.
+  const auto spec = spec_of(*lite, mc::model::DType::kBf16);
+  CHECK(spec.mla);
+  CHECK(spec.kv_heads == 1);
+  CHECK(spec.head_dim == 20);
+  CHECK(spec.kv_bytes_per_token() == uint64_t{lite->layers} * 20 * 2);
+  const auto refused = [&](const char* key, const Json& value) {
+    Json changed = json;
+    changed[key] = value;
+    const auto parsed = parse_config(changed);
+    return parsed ? std::string() : parsed.error().what;
+  };
+  CHECK(has(refused("num_key_value_heads", 4), "'num_key_value_heads' is 4"));
+  CHECK(has(refused("kv_lora_rank", nullptr), "'kv_lora_rank' is missing"));
+  CHECK(has(refused("kv_lora_rank", 1023), "a head of 1027 dimensions"));
+  CHECK(has(refused("qk_rope_head_dim", 3), "even"));
+  CHECK(has(refused("rope_interleave", false), "rope_interleave"));
+  CHECK(has(refused("topk_method", "noaux_tc"), "'topk_method' is 'noaux_tc'"));
+  CHECK(has(refused("scoring_func", "sigmoid"), "'scoring_func' is \"sigmoid\""));
+  CHECK(has(refused("topk_method", "group_limited_greedy"), "'n_group' is missing"));
+  json.update({{"topk_method", "group_limited_greedy"}, {"topk_group", 1}});
+  CHECK(has(refused("n_group", 3), "groups of one size"));
+  CHECK(has(refused("n_group", 8), "2 of 8 experts from 1 of 8 groups"));
+  CHECK(refused("n_group", 4).empty());
+  json.update({{"n_group", 4}, {"norm_topk_prob", true}});
+  CHECK(has(refused("routed_scaling_factor", 2), "routed_scaling_factor"));
+  json["architectures"] = Json::array({"DeepseekV3ForCausalLM"});
+  json.update({{"topk_method", "noaux_tc"}, {"topk_group", 2}});
+  CHECK(refused("routed_scaling_factor", 2).empty());
+  CHECK(has(refused("topk_method", "greedy"), "want noaux_tc"));
+  CHECK(has(refused("n_group", 8), "groups of one expert"));
+}
+
 TEST_CASE(
     "`layer_types` says which layers have a window, and of a kind that is not known is refused") {
   Json json = good();

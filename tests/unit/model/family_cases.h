@@ -34,6 +34,12 @@ struct FamilyCase {
   double turn_scale = 1, embed = 1, scalar = 16, cap = 0, logit_cap = 0;
   size_t experts = 0, used = 0, expert_inner = 0, shared = 0;
   bool normalized = false;
+  // Latent attention, and what its models' experts have: kv_rank 0: none.
+  size_t kv_rank = 0, q_rank = 0, nope = 0, rope = 0, v = 0;
+  size_t groups = 1, groups_used = 1;
+  double expert_scale = 1;
+  bool sigmoid = false;       // scores, with biases
+  bool split_up = false;      // GGUF has matrices of keys and of values
   std::vector<bool> dense{};  // layers of one MLP among those of experts
   bool sparse(size_t l) const { return experts > 0 && (dense.empty() || !dense[l]); }
 };
@@ -238,6 +244,104 @@ inline FamilyCase smollm3() {
   return c;
 }
 
+// YaRN's: fast pairs keep their speed, slow ones lose the factor, those between lose a part.
+inline std::vector<double> yarn_speeds(double theta, size_t turned, double factor, double context) {
+  std::vector<double> speeds = speeds_of(theta, turned);
+  const auto pair_of = [&](double turns) {
+    return static_cast<double>(turned) * std::log(context / (turns * 2 * 3.14159265358979323846)) /
+           (2 * std::log(theta));
+  };
+  const double low = std::max(std::floor(pair_of(32)), 0.0);
+  const double high = std::min(std::ceil(pair_of(1)), static_cast<double>(turned) - 1);
+  for (size_t j = 0; j < speeds.size(); ++j) {
+    const double ramp =
+        std::min(1.0, std::max(0.0, (static_cast<double>(j) - low) / std::max(high - low, 0.001)));
+    speeds[j] = speeds[j] / factor * ramp + speeds[j] * (1 - ramp);
+  }
+  return speeds;
+}
+
+// As DeepSeek-V2-Lite: queries of their own, no groups of experts, YaRN.
+inline FamilyCase deepseek2_lite() {
+  FamilyCase c = base("deepseek2, lite", "DeepseekV2ForCausalLM");
+  c.kv_heads = 4;
+  c.kv_rank = 24, c.nope = 12, c.rope = 8, c.v = 10;
+  c.experts = 6, c.used = 2, c.expert_inner = 24, c.shared = 48;
+  c.dense = {true, false, false, false};
+  c.json.erase("head_dim");
+  c.json.update({{"num_key_value_heads", 4},
+                 {"kv_lora_rank", 24},
+                 {"q_lora_rank", nullptr},
+                 {"qk_nope_head_dim", 12},
+                 {"qk_rope_head_dim", 8},
+                 {"v_head_dim", 10},
+                 {"n_routed_experts", 6},
+                 {"num_experts_per_tok", 2},
+                 {"moe_intermediate_size", 24},
+                 {"n_shared_experts", 2},
+                 {"first_k_dense_replace", 1},
+                 {"moe_layer_freq", 1},
+                 {"norm_topk_prob", false},
+                 {"routed_scaling_factor", 1.0},
+                 {"scoring_func", "softmax"},
+                 {"topk_method", "greedy"},
+                 {"rope_scaling",
+                  {{"type", "yarn"},
+                   {"factor", 40},
+                   {"beta_fast", 32},
+                   {"beta_slow", 1},
+                   {"mscale", 0.707},
+                   {"mscale_all_dim", 0.707},
+                   {"original_max_position_embeddings", 64}}}});
+  c.speeds = yarn_speeds(10000, 8, 40, 64);
+  c.scalar = 20 / std::pow(1 + 0.1 * 0.707 * std::log(40.0), 4);
+  c.gguf = "deepseek2";
+  return c;
+}
+// As DeepSeek-V2: queries from fewer numbers, experts in groups.
+inline FamilyCase deepseek2() {
+  FamilyCase c = deepseek2_lite();
+  c.name = "deepseek2";
+  c.q_rank = 20;
+  c.experts = 8, c.groups = 4, c.groups_used = 2, c.used = 3, c.expert_scale = 16;
+  c.json.update({{"q_lora_rank", 20},
+                 {"n_routed_experts", 8},
+                 {"num_experts_per_tok", 3},
+                 {"topk_method", "group_limited_greedy"},
+                 {"n_group", 4},
+                 {"topk_group", 2},
+                 {"routed_scaling_factor", 16.0}});
+  c.split_up = true;
+  return c;
+}
+inline FamilyCase deepseek2_unlike_scales() {
+  FamilyCase c = deepseek2();
+  c.name = "deepseek2, two scales";
+  c.json["rope_scaling"]["mscale"] = 1.0;
+  c.json["n_shared_experts"] = nullptr;
+  c.json["moe_layer_freq"] = 2;
+  c.dense = {true, true, false, true};
+  c.shared = 0;
+  c.turn_scale = (1 + 0.1 * std::log(40.0)) / (1 + 0.1 * 0.707 * std::log(40.0));
+  c.gguf = "";
+  return c;
+}
+inline FamilyCase deepseek3() {
+  FamilyCase c = deepseek2();
+  c.name = "deepseek3";
+  c.json["architectures"] = {"DeepseekV3ForCausalLM"};
+  c.json.update({{"scoring_func", "sigmoid"},
+                 {"topk_method", "noaux_tc"},
+                 {"norm_topk_prob", true},
+                 {"routed_scaling_factor", 2.5}});
+  c.json.erase("rope_scaling");
+  c.sigmoid = c.normalized = true;
+  c.expert_scale = 2.5;
+  c.speeds = speeds_of(10000, 8);
+  c.scalar = 20;
+  return c;
+}
+
 class Maker {
  public:
   Maker(NamedTensors& into, uint64_t seed) : into_(into), seed_(seed) {}
@@ -279,13 +383,33 @@ inline std::string router_name(const FamilyCase& c, size_t l) {
   return of_layer(l) + (c.mixtral ? "block_sparse_moe.gate.weight" : "mlp.gate.weight");
 }
 
+inline std::string router_bias_name(size_t l) {
+  return of_layer(l) + "mlp.gate.e_score_correction_bias";
+}
+
 inline void make_mlp(Maker& make, const std::string& at, size_t hidden, size_t inner) {
   make.matrix(at + "gate_proj.weight", inner, hidden);
   make.matrix(at + "up_proj.weight", inner, hidden);
   make.matrix(at + "down_proj.weight", hidden, inner);
 }
 
+inline void make_latent(Maker& make, const FamilyCase& c, const std::string& at) {
+  const size_t queries = c.heads * (c.nope + c.rope);
+  if (c.q_rank == 0) {
+    make.matrix(at + "q_proj.weight", queries, c.hidden);
+  } else {
+    make.matrix(at + "q_a_proj.weight", c.q_rank, c.hidden);
+    make.vector(at + "q_a_layernorm.weight", c.q_rank, 1, 0.5);
+    make.matrix(at + "q_b_proj.weight", queries, c.q_rank);
+  }
+  make.matrix(at + "kv_a_proj_with_mqa.weight", c.kv_rank + c.rope, c.hidden);
+  make.vector(at + "kv_a_layernorm.weight", c.kv_rank, 1, 0.5);
+  make.matrix(at + "kv_b_proj.weight", c.heads * (c.nope + c.v), c.kv_rank);
+  make.matrix(at + "o_proj.weight", c.hidden, c.heads * c.v);
+}
+
 inline void make_attention(Maker& make, const FamilyCase& c, const std::string& at, double one) {
+  if (c.kv_rank > 0) return make_latent(make, c, at);
   const size_t q = c.heads * c.dim, kv = c.kv_heads * c.dim;
   if (c.fused) {
     make.matrix(at + "qkv_proj.weight", q + 2 * kv, c.hidden);
@@ -319,6 +443,20 @@ inline NamedTensor stacked(const std::vector<const NamedTensor*>& parts) {
   return all;
 }
 
+// Of each head keys [nope][kv_rank], turned over, and values [v][kv_rank].
+inline void split_up(const FamilyCase& c, const NamedTensor& both, NamedTensor& keys,
+                     NamedTensor& values) {
+  keys.shape = {c.heads, c.kv_rank, c.nope};
+  values.shape = {c.heads, c.v, c.kv_rank};
+  for (size_t h = 0; h < c.heads; ++h) {
+    const float* const of = both.values.data() + h * (c.nope + c.v) * c.kv_rank;
+    for (size_t i = 0; i < c.kv_rank; ++i)
+      for (size_t k = 0; k < c.nope; ++k) keys.values.push_back(of[k * c.kv_rank + i]);
+    values.values.insert(values.values.end(), of + c.nope * c.kv_rank,
+                         of + (c.nope + c.v) * c.kv_rank);
+  }
+}
+
 inline const std::map<std::string, std::string>& renamed(bool post) {
   static const std::map<std::string, std::string> kPlain = {
       {"input_layernorm", "attn_norm"},
@@ -336,6 +474,15 @@ inline const std::map<std::string, std::string>& renamed(bool post) {
       {"mlp.gate_up_proj", "ffn_up"},
       {"mlp.gate", "ffn_gate_inp"},
       {"block_sparse_moe.gate", "ffn_gate_inp"},
+      {"self_attn.q_a_proj", "attn_q_a"},
+      {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+      {"self_attn.q_b_proj", "attn_q_b"},
+      {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+      {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+      {"self_attn.kv_b_proj", "attn_kv_b"},
+      {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+      {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+      {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
       {"mlp.shared_expert.gate_proj", "ffn_gate_shexp"},
       {"mlp.shared_expert.up_proj", "ffn_up_shexp"},
       {"mlp.shared_expert.down_proj", "ffn_down_shexp"},
@@ -358,9 +505,13 @@ inline bool has(const std::string& text, const char* part) {
 
 inline std::vector<FamilyCase> family_cases() {
   using namespace families;
-  return {llama(),     llama3(),          mistral(),  qwen2(),     qwen3(),
-          gemma2(),    gemma2_scaled(),   gemma3(),   mixtral(),   qwen2_moe(),
-          qwen3_moe(), qwen3_moe_mixed(), phi3(true), phi3(false), smollm3()};
+  return {llama(),          llama3(),    mistral(),
+          qwen2(),          qwen3(),     gemma2(),
+          gemma2_scaled(),  gemma3(),    mixtral(),
+          qwen2_moe(),      qwen3_moe(), qwen3_moe_mixed(),
+          phi3(true),       phi3(false), smollm3(),
+          deepseek2_lite(), deepseek2(), deepseek2_unlike_scales(),
+          deepseek3()};
 }
 
 inline NamedTensors hf_tensors(const FamilyCase& c, uint64_t seed) {
@@ -391,7 +542,10 @@ inline NamedTensors hf_tensors(const FamilyCase& c, uint64_t seed) {
         make.matrix(of_expert(c, l, e) + up_name(c), c.expert_inner, c.hidden);
         make.matrix(of_expert(c, l, e) + down_name(c), c.hidden, c.expert_inner);
       }
-      if (c.shared > 0) {
+      if (c.sigmoid) make.vector(router_bias_name(l), c.experts, 0, 0.3);
+      if (c.shared > 0 && c.kv_rank > 0) {
+        make_mlp(make, at + "mlp.shared_experts.", c.hidden, c.shared);
+      } else if (c.shared > 0) {
         make_mlp(make, at + "mlp.shared_expert.", c.hidden, c.shared);
         make.matrix(at + "mlp.shared_expert_gate.weight", 1, c.hidden);
       }
@@ -415,12 +569,21 @@ inline GgufFile gguf_of(const FamilyCase& c, const NamedTensors& hf) {
     if (name == "model.norm.weight") out["output_norm.weight"] = copy;
     if (!name.starts_with("model.layers.") || has(name, ".experts.")) continue;
     const size_t dot = name.find('.', 13), end = name.rfind('.');
-    out["blk." + name.substr(13, dot - 13) + "." +
-        renamed(c.post).at(name.substr(dot + 1, end - dot - 1)) + name.substr(end)] = copy;
+    const std::string block = "blk." + name.substr(13, dot - 13) + ".";
+    if (has(name, "e_score_correction_bias")) {
+      out[block + "exp_probs_b.bias"] = copy;
+      continue;
+    }
+    if (c.split_up && has(name, "kv_b_proj")) {
+      split_up(c, copy, out[block + "attn_k_b.weight"], out[block + "attn_v_b.weight"]);
+      continue;
+    }
+    out[block + renamed(c.post).at(name.substr(dot + 1, end - dot - 1)) + name.substr(end)] = copy;
   }
-  for (size_t l = 0; l < c.layers && c.experts > 0; ++l)
+  for (size_t l = 0; l < c.layers; ++l)
     for (const auto& [to, from] : {std::pair("gate", gate_name(c)), std::pair("up", up_name(c)),
                                    std::pair("down", down_name(c))}) {
+      if (!c.sparse(l)) continue;
       std::vector<const NamedTensor*> parts;
       for (size_t e = 0; e < c.experts; ++e) parts.push_back(&hf.at(of_expert(c, l, e) + from));
       out["blk." + std::to_string(l) + ".ffn_" + to + "_exps.weight"] = stacked(parts);
@@ -453,6 +616,32 @@ inline GgufFile gguf_of(const FamilyCase& c, const NamedTensors& hf) {
     put("expert_count", whole(c.experts));
     put("expert_used_count", whole(c.used));
     put("expert_feed_forward_length", whole(c.expert_inner));
+  }
+  if (c.kv_rank > 0) {
+    const std::string mla = c.split_up ? "_mla" : "";
+    if (c.split_up) {
+      put("attention.head_count_kv", int64_t{1});
+      put("attention.key_length", whole(c.kv_rank + c.rope));
+      put("attention.value_length", whole(c.kv_rank));
+    }
+    put(("attention.key_length" + mla).c_str(), whole(c.nope + c.rope));
+    put(("attention.value_length" + mla).c_str(), whole(c.v));
+    put("attention.kv_lora_rank", whole(c.kv_rank));
+    if (c.q_rank > 0) put("attention.q_lora_rank", whole(c.q_rank));
+    put("rope.dimension_count", whole(c.rope));
+    put("expert_shared_count", whole(c.shared / c.expert_inner));
+    put("expert_weights_scale", c.expert_scale);
+    put("expert_weights_norm", c.normalized);
+    put("expert_gating_func", int64_t{c.sigmoid ? 2 : 1});
+    put("expert_group_count", whole(c.groups));
+    put("expert_group_used_count", whole(c.groups_used));
+    put("leading_dense_block_count", int64_t{1});
+  }
+  if (c.json.contains("rope_scaling") && c.kv_rank > 0) {
+    put("rope.scaling.type", std::string("yarn"));
+    put("rope.scaling.factor", 40.0);
+    put("rope.scaling.original_context_length", int64_t{64});
+    put("rope.scaling.yarn_log_multiplier", 0.0707);
   }
   if (c.gguf == "phi3") {
     put("rope.dimension_count", int64_t{8});

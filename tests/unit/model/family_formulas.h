@@ -1,6 +1,9 @@
 // The logits of a family's model by its formulas: in double precision, a row at a time, from the
 // tensors by their names in HF files. Nothing is shared with lib/model.
 #pragma once
+#include <algorithm>
+#include <utility>
+
 #include "family_cases.h"
 
 namespace mc::test {
@@ -17,10 +20,10 @@ inline Row times(const NamedTensor& m, const Row& x, size_t first, size_t rows) 
 }
 inline Row times(const NamedTensor& m, const Row& x) { return times(m, x, 0, m.shape[0]); }
 
-inline Row rms(const Row& x, const NamedTensor& w, bool plus) {
+inline Row rms(const Row& x, const NamedTensor& w, bool plus, double eps = 1e-5) {
   double squares = 0;
   for (const double v : x) squares += v * v;
-  const double root = std::sqrt(squares / static_cast<double>(x.size()) + 1e-5);
+  const double root = std::sqrt(squares / static_cast<double>(x.size()) + eps);
   Row y(x.size());
   for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] / root * (double{w.values[i]} + (plus ? 1 : 0));
   return y;
@@ -97,7 +100,62 @@ class Formulas {
     return all;
   }
 
+  // Of the last `rope` numbers of a head 0 and 1 turn together, 2 and 3, ..
+  void turn_pairs(Row& head, size_t position) const {
+    double* const of = head.data() + head.size() - c_.rope;
+    for (size_t j = 0; j < c_.rope / 2; ++j) {
+      const double angle = c_.speeds[j] * static_cast<double>(position);
+      const double a = of[2 * j], b = of[2 * j + 1];
+      of[2 * j] = c_.turn_scale * (a * std::cos(angle) - b * std::sin(angle));
+      of[2 * j + 1] = c_.turn_scale * (b * std::cos(angle) + a * std::sin(angle));
+    }
+  }
+
+  // With keys and values of each head, as if there were no latent vector in memory.
+  Row latent(size_t l, size_t position, const Row& x) {
+    const std::string base = of_layer(l) + "self_attn.";
+    const auto part = [](const Row& all, size_t first, size_t n) {
+      const auto at = all.begin() + static_cast<std::ptrdiff_t>(first);
+      return Row(at, at + static_cast<std::ptrdiff_t>(n));
+    };
+    const Row q = c_.q_rank == 0 ? times(at(base + "q_proj.weight"), x)
+                                 : times(at(base + "q_b_proj.weight"),
+                                         rms(times(at(base + "q_a_proj.weight"), x),
+                                             at(base + "q_a_layernorm.weight"), false, 1e-6));
+    const Row down = times(at(base + "kv_a_proj_with_mqa.weight"), x);
+    const Row up =
+        times(at(base + "kv_b_proj.weight"),
+              rms(part(down, 0, c_.kv_rank), at(base + "kv_a_layernorm.weight"), false, 1e-6));
+    Row shared = part(down, c_.kv_rank, c_.rope), keys, values, mixed;
+    turn_pairs(shared, position);
+    for (size_t h = 0; h < c_.heads; ++h) {
+      const Row still = part(up, h * (c_.nope + c_.v), c_.nope);
+      const Row value = part(up, h * (c_.nope + c_.v) + c_.nope, c_.v);
+      keys.insert(keys.end(), still.begin(), still.end());
+      keys.insert(keys.end(), shared.begin(), shared.end());
+      values.insert(values.end(), value.begin(), value.end());
+    }
+    keys_[l].push_back(keys);
+    values_[l].push_back(values);
+    const size_t dim = c_.nope + c_.rope;
+    for (size_t h = 0; h < c_.heads; ++h) {
+      Row query = part(q, h * dim, dim), sum(c_.v);
+      turn_pairs(query, position);
+      double total = 0;
+      for (size_t t = 0; t <= position; ++t) {
+        double score = 0;
+        for (size_t d = 0; d < dim; ++d) score += query[d] * keys_[l][t][h * dim + d];
+        const double share = std::exp(score / std::sqrt(c_.scalar));
+        total += share;
+        for (size_t d = 0; d < c_.v; ++d) sum[d] += share * values_[l][t][h * c_.v + d];
+      }
+      for (const double s : sum) mixed.push_back(s / total);
+    }
+    return times(at(base + "o_proj.weight"), mixed);
+  }
+
   Row attention(size_t l, size_t position, const Row& x) {
+    if (c_.kv_rank > 0) return latent(l, position, x);
     const Row q = turned(l, 'q', project(l, 'q', x), position);
     keys_[l].push_back(turned(l, 'k', project(l, 'k', x), position));
     values_[l].push_back(project(l, 'v', x));
@@ -132,6 +190,21 @@ class Formulas {
                  times(at(base + "up_proj.weight"), x));
   }
 
+  // Experts of all but the best groups fall behind all others.
+  void limit_groups(Row& by) const {
+    const size_t each = by.size() / c_.groups;
+    std::vector<std::pair<double, size_t>> groups;
+    for (size_t g = 0; g < c_.groups; ++g) {
+      Row some(by.begin() + static_cast<std::ptrdiff_t>(g * each),
+               by.begin() + static_cast<std::ptrdiff_t>((g + 1) * each));
+      std::sort(some.rbegin(), some.rend());
+      groups.emplace_back(-(some[0] + (c_.sigmoid ? some[1] : 0)), g);
+    }
+    std::sort(groups.begin(), groups.end());
+    for (size_t i = c_.groups_used; i < c_.groups; ++i)
+      for (size_t k = 0; k < each; ++k) by[groups[i].second * each + k] = -1e9;
+  }
+
   Row mlp(size_t l, const Row& x) const {
     const std::string base = of_layer(l) + "mlp.";
     if (c_.fused) {
@@ -142,15 +215,21 @@ class Formulas {
     if (!c_.sparse(l)) return dense(base, x);
     Row shares = times(at(router_name(c_, l)), x);
     double all = 0, those = 0;
-    for (double& s : shares) all += s = std::exp(s);
+    for (double& s : shares) all += s = c_.sigmoid ? 1 / (1 + std::exp(-s)) : std::exp(s);
+    if (c_.sigmoid) all = 1;
+    Row by = shares;
+    for (size_t e = 0; c_.sigmoid && e < by.size(); ++e) by[e] += at(router_bias_name(l)).values[e];
+    limit_groups(by);
     std::vector<bool> chosen(shares.size());
     for (size_t i = 0; i < c_.used; ++i) {
       size_t best = shares.size();
       for (size_t e = 0; e < shares.size(); ++e)
-        if (!chosen[e] && (best == shares.size() || shares[e] > shares[best])) best = e;
+        if (!chosen[e] && (best == shares.size() || by[e] > by[best])) best = e;
       chosen[best] = true;
       those += shares[best];
     }
+    those /= c_.expert_scale;
+    all /= c_.expert_scale;
     Row sum(x.size());
     for (size_t e = 0; e < shares.size(); ++e) {
       if (!chosen[e]) continue;
@@ -161,6 +240,11 @@ class Formulas {
         sum[i] += shares[e] / (c_.normalized ? those : all) * y[i];
     }
     if (c_.shared == 0) return sum;
+    if (c_.kv_rank > 0) {
+      const Row y = dense(base + "shared_experts.", x);
+      for (size_t i = 0; i < y.size(); ++i) sum[i] += y[i];
+      return sum;
+    }
     const double share = 1 / (1 + std::exp(-times(at(base + "shared_expert_gate.weight"), x)[0]));
     const Row y = dense(base + "shared_expert.", x);
     for (size_t i = 0; i < y.size(); ++i) sum[i] += share * y[i];

@@ -11,7 +11,7 @@ class Sequence {
   Sequence(const model::Transformer& t, size_t most) : t_(t) {
     const auto& c = t.config();
     const size_t block =
-        size_t{c.layers} * 2 * c.kv_rows() * size_of(t.kv().type) * t.kv().block_tokens;
+        size_t{c.layers} * c.planes() * c.kv_rows() * size_of(t.kv().type) * t.kv().block_tokens;
     for (size_t i = 0; i * t.kv().block_tokens < most; ++i) {
       memory_.emplace_back(block, std::byte{0xEE});
       blocks_.push_back(memory_.back().data());
