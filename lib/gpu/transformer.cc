@@ -27,7 +27,10 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
   if (const std::string more = model::parts_beyond_llama(config); !more.empty())
     return fail(Code::kUnsupported, "model %s has %s: its layers are not computed on devices",
                 config.name.c_str(), more.c_str());
-  const model::DType factors = options.factors;
+  if (kv.type.quantized())
+    return fail(Code::kUnsupported, "KV of %s is not computed on devices: want f32, f16 or bf16",
+                model::name(kv.type));
+  const model::DType factors = options.factors, numbers = kv.type.type();
   const bool tensor = factors != model::DType::kF32;
   if (tensor && factors != weights)
     return fail(Code::kUnsupported, "activations of %s want weights of %s", model::name(factors),
@@ -51,11 +54,11 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
   }
   t->tensor_ = tensor;
   t->graphs_on_ = options.graphs;
-  t->flash_ = tensor && kv.type != model::DType::kF32 &&
+  t->flash_ = tensor && numbers != model::DType::kF32 &&
               config.heads / config.kv_heads <= MC_TENSOR_HEADS &&
               config.head_dim % MC_TENSOR_DIM_STEP == 0 && config.head_dim <= MC_TENSOR_DIM_MAX;
-  t->names_ = {named(MC_EMBED, weights),  named(MC_NORMALIZE, factors), named(MC_STORE, kv.type),
-               named(MC_ATTEND, kv.type), named(MC_FLASH, kv.type),     named(MC_ROUND, factors),
+  t->names_ = {named(MC_EMBED, weights),  named(MC_NORMALIZE, factors), named(MC_STORE, numbers),
+               named(MC_ATTEND, numbers), named(MC_FLASH, numbers),     named(MC_ROUND, factors),
                named(MC_GATE, factors)};
   MC_TRY_(t->choose_gemm(options));
   return t;

@@ -137,7 +137,7 @@ class Transformer {
     auto operator<=>(const Shape&) const = default;
   };
   Transformer(device::DevicePtr device, const model::ModelConfig& config, model::KvLayout kv);
-  uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type); }
+  uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type.type()); }
   uint64_t layer_bytes() const { return 2 * config_.kv_heads * kv_.block_tokens * head_bytes(); }
   bool is_pinned(const std::byte* at, uint64_t bytes) const;
   Result<> assign_slots(Pass& pass, std::span<const Content> contents);

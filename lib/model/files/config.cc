@@ -90,16 +90,16 @@ Result<> check_config(const ModelConfig& c) {
   return {};
 }
 
-cost::ModelSpec spec_of(const ModelConfig& c, DType kv_type) {
+cost::ModelSpec spec_of(const ModelConfig& c, KvFormat kv) {
   cost::ModelSpec s;
   s.name = c.name;
   s.layers = c.layers;
   s.kv_heads = c.kv_heads;
-  s.head_dim = c.head_dim;
+  s.head_dim = kv.quantized() ? static_cast<uint32_t>(kv.row_bytes(c.head_dim)) : c.head_dim;
   s.mla = c.latent.kv_rank > 0;
   s.hidden = c.hidden;
   s.vocab = c.vocab;
-  s.element_bytes = static_cast<uint32_t>(size_of(kv_type));
+  s.element_bytes = kv.quantized() ? 1 : static_cast<uint32_t>(size_of(kv.type()));
   s.context_max = c.context_max;
   s.parameters = c.parameters();
   constexpr double kFlops = 1e11, kMemory = 2e10;  // of a few cores

@@ -17,8 +17,8 @@
 #include "base/json_fwd.h"
 #include "base/result.h"
 #include "cost/model_spec.h"
-#include "model/files/dtype.h"
 #include "model/files/families.h"
+#include "model/files/kv_format.h"
 
 namespace mc::model {
 
@@ -120,8 +120,9 @@ std::string parts_beyond_llama(const ModelConfig& config);
 // LLaMA's.
 std::string describe_parts(const ModelConfig& config);
 
-// The model's cost for the scheduler: KV of `kv_type`, coefficients of a CPU's order of magnitude.
-cost::ModelSpec spec_of(const ModelConfig& config, DType kv_type);
+// The model's cost for the scheduler: KV of `kv`, coefficients of a CPU's order of magnitude. Of q8
+// a head has the bytes of its row, scales too, as numbers of one byte.
+cost::ModelSpec spec_of(const ModelConfig& config, KvFormat kv);
 
 // Rotation speeds of a head's pairs, in radians a position: turned(head_dim) / 2 of them.
 std::vector<double> rope_frequencies(const Rope& rope, uint32_t head_dim);

@@ -6,7 +6,7 @@
 namespace mc::model {
 namespace {
 
-constexpr uint64_t kMost = 1u << 16;
+constexpr uint64_t kRankMost = 1u << 16;
 
 Result<uint32_t> optional_number(const Json& json, const char* key, uint64_t most) {
   if (member(json, key) == nullptr) return 0;
@@ -50,11 +50,11 @@ Result<> parse_latent(const Json& json, ModelConfig& c) {
                 "one latent vector",
                 c.kv_heads, c.heads);
   Latent l;
-  MC_TRY_(small(json, "kv_lora_rank", 0, kMost, l.kv_rank));
-  MC_TRY(l.q_rank, optional_number(json, "q_lora_rank", kMost));
-  MC_TRY_(small(json, "qk_nope_head_dim", 0, kMost, l.nope_dim));
-  MC_TRY_(small(json, "qk_rope_head_dim", 0, kMost, l.rope_dim));
-  MC_TRY_(small(json, "v_head_dim", 0, kMost, l.v_dim));
+  MC_TRY_(small(json, "kv_lora_rank", 0, kRankMost, l.kv_rank));
+  MC_TRY(l.q_rank, optional_number(json, "q_lora_rank", kRankMost));
+  MC_TRY_(small(json, "qk_nope_head_dim", 0, kRankMost, l.nope_dim));
+  MC_TRY_(small(json, "qk_rope_head_dim", 0, kRankMost, l.rope_dim));
+  MC_TRY_(small(json, "v_head_dim", 0, kRankMost, l.v_dim));
   MC_TRY(const bool pairs, get_bool_or(json, "rope_interleave", true));
   if (!pairs) return fail(Code::kUnsupported, "'rope_interleave' is false: only true is supported");
   set_latent(l, c);

@@ -9,15 +9,17 @@ namespace {
 
 constexpr uint64_t kHeadsAlone = 100'000;  // multiply-adds of all heads, as in matrix.cc
 
-std::unique_ptr<float[]> numbers(size_t n) { return std::make_unique_for_overwrite<float[]>(n); }
+std::unique_ptr<float[]> scratch_floats(size_t n) {
+  return std::make_unique_for_overwrite<float[]>(n);
+}
 
 // Rows of `n` numbers, each `stride` after the one before, side by side.
-std::unique_ptr<float[]> dense(const float* from, size_t stride, size_t rows, size_t n) {
-  auto out = numbers(rows * n);
+std::unique_ptr<float[]> dense_rows(const float* from, size_t stride, size_t rows, size_t n) {
+  auto out = scratch_floats(rows * n);
   for (size_t r = 0; r < rows; ++r) std::copy_n(from + r * stride, n, out.get() + r * n);
   return out;
 }
-void spread(const float* from, size_t rows, size_t n, float* to, size_t stride) {
+void spread_rows(const float* from, size_t rows, size_t n, float* to, size_t stride) {
   for (size_t r = 0; r < rows; ++r) std::copy_n(from + r * n, n, to + r * stride);
 }
 
@@ -36,7 +38,7 @@ void Transformer::project(const LayerWeights& w, const float* x, size_t rows, bo
   const Latent& l = config_.latent;
   if (l.kv_rank == 0) return w.qkv.multiply(kernels_, threads_, x, rows, qkv, factors_);
   const size_t first = w.qkv.rows(), kv = config_.head_dim, all = row_floats();
-  const auto down = numbers(rows * first);
+  const auto down = scratch_floats(rows * first);
   w.qkv.multiply(kernels_, threads_, x, rows, down.get(), factors_);
   for (size_t r = 0; r < rows; ++r)
     std::copy_n(down.get() + (r + 1) * first - kv, kv, qkv + (r + 1) * all - kv);
@@ -45,13 +47,13 @@ void Transformer::project(const LayerWeights& w, const float* x, size_t rows, bo
     return;
   }
   const size_t q = config_.heads * size_t{l.q_dim()};
-  auto queries = dense(down.get(), first, rows, first - kv);
+  auto queries = dense_rows(down.get(), first, rows, first - kv);
   if (l.q_rank > 0) {
     for (size_t r = 0; r < rows; ++r) {
       float* const row = queries.get() + r * l.q_rank;
       kernels_.normalize(row, w.query_norm.data(), l.q_rank, Latent::kEps, row);
     }
-    auto up = numbers(rows * q);
+    auto up = scratch_floats(rows * q);
     w.query_up.multiply(kernels_, threads_, queries.get(), rows, up.get(), factors_);
     queries = std::move(up);
   }
@@ -59,12 +61,12 @@ void Transformer::project(const LayerWeights& w, const float* x, size_t rows, bo
     ThreadPool alone(1);
     const float* const from = queries.get() + h * l.q_dim();
     float* const to = qkv + h * config_.head_dim;
-    const auto still = dense(from, q, rows, l.nope_dim);
-    const auto absorbed = numbers(rows * l.kv_rank);
+    const auto still = dense_rows(from, q, rows, l.nope_dim);
+    const auto absorbed = scratch_floats(rows * l.kv_rank);
     w.key_up[h].multiply(kernels_, alone, still.get(), rows, absorbed.get(), factors_);
-    spread(absorbed.get(), rows, l.kv_rank, to, all);
-    spread(dense(from + l.nope_dim, q, rows, l.rope_dim).get(), rows, l.rope_dim, to + l.kv_rank,
-           all);
+    spread_rows(absorbed.get(), rows, l.kv_rank, to, all);
+    spread_rows(dense_rows(from + l.nope_dim, q, rows, l.rope_dim).get(), rows, l.rope_dim,
+                to + l.kv_rank, all);
   });
 }
 
@@ -74,10 +76,11 @@ void Transformer::expand(const LayerWeights& w, const float* attended, size_t ro
   const Latent& l = config_.latent;
   heads(rows * config_.mixed_rows() * l.kv_rank, [&](size_t h) {
     ThreadPool alone(1);
-    const auto mixed = dense(attended + h * config_.head_dim, config_.q_rows(), rows, l.kv_rank);
-    const auto values = numbers(rows * l.v_dim);
+    const auto mixed =
+        dense_rows(attended + h * config_.head_dim, config_.q_rows(), rows, l.kv_rank);
+    const auto values = scratch_floats(rows * l.v_dim);
     w.value_up[h].multiply(kernels_, alone, mixed.get(), rows, values.get(), factors_);
-    spread(values.get(), rows, l.v_dim, out + h * l.v_dim, config_.mixed_rows());
+    spread_rows(values.get(), rows, l.v_dim, out + h * l.v_dim, config_.mixed_rows());
   });
 }
 

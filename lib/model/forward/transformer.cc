@@ -49,7 +49,7 @@ size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const
   const size_t layers = config_.layers - kv_.first_layer;
   const size_t plane =
       ((rank * layers + layer - kv_.first_layer) * config_.planes() + (value ? 1 : 0)) * each;
-  return (plane + kv_head % each) * kv_.block_tokens * config_.head_dim * size_of(kv_.type);
+  return (plane + kv_head % each) * kv_.block_tokens * kv_.type.row_bytes(config_.head_dim);
 }
 
 void Transformer::rotate(float* head, std::span<const std::complex<float>> rotations) const {
@@ -96,14 +96,14 @@ void Transformer::prepare(uint32_t layer, size_t position, float* qkv) const {
 // Writes the rows' keys and values into their blocks.
 void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const uint32_t dim = config_.head_dim, kv_heads = config_.kv_heads;
-  const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  const size_t head_bytes = kv_.type.row_bytes(dim);
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats()) {
     prepare(layer, p, qkv);
     std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
     for (uint32_t plane = 0; plane < config_.planes(); ++plane)
       for (uint32_t h = 0; h < kv_heads; ++h, from += dim)
-        from_floats(kv_.type, from, at + plane_at(layer, plane == 1, h), dim);
+        kv_.type.write(from, dim, at + plane_at(layer, plane == 1, h));
   }
 }
 
@@ -111,17 +111,20 @@ void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
 void Transformer::gather(size_t plane_at, const Slice& slice, size_t begin, size_t end,
                          float* out) const {
   const uint32_t dim = config_.head_dim, wide = padded(dim);
-  const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  const size_t head_bytes = kv_.type.row_bytes(dim);
   for (size_t p = begin; p < end;) {
     const size_t in_block = p % kv_.block_tokens;
     const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
     const std::byte* from = slice.blocks[p / kv_.block_tokens] + plane_at + in_block * head_bytes;
-    if (wide == dim) {
-      kernels_.widen(kv_.type, from, n * dim, out);
+    if (kv_.type.quantized()) {
+      kv_.type.read(from, n, dim, wide, out);
+      out += n * wide;
+    } else if (wide == dim) {
+      kernels_.widen(kv_.type.type(), from, n * dim, out);
       out += n * dim;
     } else {
       for (size_t i = 0; i < n; ++i, out += wide) {
-        kernels_.widen(kv_.type, from + i * head_bytes, dim, out);
+        kernels_.widen(kv_.type.type(), from + i * head_bytes, dim, out);
         std::fill(out + dim, out + wide, 0.0f);
       }
     }

@@ -7,7 +7,7 @@
 //   for (uint32_t l = 0; l < layers; ++l) t.layer(l, slices, x.data());
 //   t.logits(x.data() + last_row * hidden, 1, out);
 //
-// A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim] of kv_type; keys
+// A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim] of its type; keys
 // are stored rotated, in half-rotation order. A row's numbers depend on its sequence's tokens
 // before it and on nothing else, bit for bit (see kernels.h). Attention reads keys and values as
 // they are stored, its own row's too.
@@ -38,7 +38,7 @@ struct Slice {
 };
 
 struct KvLayout {
-  DType type = DType::kF32;
+  KvFormat type = DType::kF32;
   uint32_t block_tokens = 256;
   uint32_t first_layer = 0;  // of the model: the one that blocks begin with
   // Blocks are as many parts, each [layer][K,V][kv_heads / ranks][token][head_dim].

@@ -29,8 +29,8 @@ struct WeightPart {  // rows of one file tensor
   }
 };
 
-// Rows [first, first + rows) of a tensor, the other way round: row n is column n of theirs. They
-// are read whole when the first is asked for.
+// Rows [first, first + rows) of a tensor, the other way round: row n is column n of theirs. The
+// first row() reads them whole.
 class Transposed {
  public:
   Transposed(const Tensor* tensor, uint32_t first, uint32_t rows, uint32_t columns)

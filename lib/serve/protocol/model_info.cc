@@ -10,13 +10,17 @@
 namespace mc::serve {
 namespace {
 
-Result<model::DType> kv_type(const EngineChoice& choice, const model::ModelFiles& files) {
+Result<model::KvFormat> kv_format(const EngineChoice& choice, const model::ModelFiles& files) {
   if (choice.kv_type == "auto")
-    return choice.activations == "f16" ? model::DType::kF16 : files.weight_type();
-  const auto named = model::dtype_named(choice.kv_type);
+    return model::KvFormat(choice.activations == "f16" ? model::DType::kF16 : files.weight_type());
+  const auto named = model::kv_format_named(choice.kv_type);
   if (!named)
-    return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
+    return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16, bf16 or q8",
                 escape(choice.kv_type).c_str());
+  if (named->quantized() && choice.engine == "cuda")
+    return fail(Code::kUnsupported,
+                "--kv-type q8: the cuda engine has no kernels for it: give f32, f16 or bf16, or "
+                "--engine cpu");
   return *named;
 }
 
@@ -40,8 +44,8 @@ Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles
   return model::DType::kBf16;
 }
 
-cost::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
-                        model::DType factors) {
+cost::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files,
+                        model::KvFormat kv, model::DType factors) {
   cost::ModelSpec spec = model::spec_of(files.config, kv);
   const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
   spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
@@ -90,7 +94,7 @@ bool computes(const EngineChoice& choice) {
 
 Result<ComputedModel> open_computed(const EngineChoice& choice) {
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::KvFormat kv, kv_format(choice, files));
   MC_TRY(const model::DType by, factors(choice, files));
   MC_TRY(cost::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
   return ComputedModel{std::move(files), kv, by, std::move(spec)};
@@ -110,9 +114,8 @@ void EngineChoice::describe(OptionList& v) {
     {"f32", "f16", "bf16"});
   v("kv-type", kv_type,
     "numbers in KV blocks; auto: as the weights, f32 for weights of f16 but with activations of "
-    "f16 "
-    "(cpu and cuda engines)",
-    {"auto", "f32", "f16", "bf16"});
+    "f16 (cpu and cuda engines); q8: integers of 8 bits with a scale for each 32 (cpu engine)",
+    {"auto", "f32", "f16", "bf16", "q8"});
   v("cost", cost,
     "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
     "of the spec, or from its shape");

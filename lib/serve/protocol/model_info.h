@@ -16,7 +16,7 @@ namespace mc::serve {
 struct EngineChoice {
   std::string model = "tiny";       // a spec by name or file, or a folder with weights
   std::string engine = "auto";      // dummy; cpu; cuda; auto: cpu where there are weights
-  std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16; auto: as the weights
+  std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16, q8; auto: as the weights
   std::string activations = "f32";  // what weights of bf16 are multiplied by: f32 or bf16
   std::string cost = {};            // file with measured times of this model; empty: the spec's
   void describe(OptionList& v);
@@ -36,7 +36,8 @@ bool computes(const EngineChoice& choice);
 // The files of a model that is computed.
 struct ComputedModel {
   model::ModelFiles files;
-  model::DType kv, factors;  // of KV in blocks; what weights are multiplied by
+  model::KvFormat kv;    // in blocks
+  model::DType factors;  // what weights are multiplied by
   cost::ModelSpec spec;
 };
 Result<ComputedModel> open_computed(const EngineChoice& choice);

@@ -61,7 +61,7 @@ struct Both {
 struct Blocks {
   Blocks(const model::ModelConfig& c, model::KvLayout kv, size_t tokens) {
     const size_t bytes =
-        size_t{c.layers} * 2 * c.kv_rows() * model::size_of(kv.type) * kv.block_tokens;
+        size_t{c.layers} * 2 * c.kv_rows() * model::size_of(kv.type.type()) * kv.block_tokens;
     for (size_t at = 0; at < tokens; at += kv.block_tokens) memory.emplace_back(bytes);
     for (auto& m : memory) blocks.push_back(m.data());
   }

@@ -115,6 +115,9 @@ TEST_CASE("each family's bits do not depend on chunks, blocks, threads or the ki
     const auto want = logits(t, kTokens);
     for (const size_t chunk : {1u, 7u, 64u}) CHECK(logits(t, chunk) == want);
     CHECK(logits(m.transformer(three, {DType::kBf16, 7}), 50) == want);
+    const auto quantized = logits(m.transformer(one, {KvFormat::q8(), 16}), kTokens);
+    CHECK(quantized != want);
+    CHECK(logits(m.transformer(three, {KvFormat::q8(), 7}), 9) == quantized);
   }
 }
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "family_cases.h"
+#include "family_files.h"
 
 namespace mc::test {
 namespace families {

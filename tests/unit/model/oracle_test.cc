@@ -1,5 +1,7 @@
 // The small real model against what an independent engine said.
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 
 #include "model/forward/sampler.h"
 #include "run.h"
@@ -73,6 +75,56 @@ TEST_CASE("oracle: with f16 KV the greedy tokens are the same") {
   ThreadPool threads(1);
   check_greedy(open(shared + "/stories260K/hf-f32-sharded", {DType::kF16, 32}, threads),
                test::json_at(shared + "/oracle/stories260K/greedy_f32.json"));
+}
+
+// How far answers with this KV are from the oracle's, which are those with KV of f32.
+struct Nearness {
+  size_t texts = 0, same = 0;        // greedy texts
+  size_t tokens = 0, likeliest = 0;  // of them; those that are the likeliest after the ones before
+  double worst = 0, squares = 0, logits = 0;
+};
+Nearness nearness(const std::string& shared, KvFormat kv, ThreadPool& threads) {
+  const Transformer exact = open(shared + "/stories260K/hf-f32", {DType::kF32, 16}, threads);
+  const Transformer other = open(shared + "/stories260K/hf-f32", {kv, 16}, threads);
+  const size_t vocab = exact.config().vocab;
+  Nearness n;
+  const Json file = test::json_at(shared + "/oracle/stories260K/greedy_f32.json");
+  for (const Json& c : file["cases"]) {
+    auto all = c["prompt_tokens"].get<std::vector<int32_t>>();
+    const size_t prompt = all.size();
+    const auto want = c["generated_tokens"].get<std::vector<int32_t>>();
+    if (!want.empty()) all.insert(all.end(), want.begin(), want.end() - 1);
+    test::Sequence a(exact, all.size()), b(other, all.size());
+    const auto logits = a.add(all, 100), near = b.add(all, 100);
+    n.worst = std::max(n.worst, worst(logits, near));
+    for (size_t i = 0; i < logits.size(); ++i)
+      n.squares += (double{logits[i]} - near[i]) * (double{logits[i]} - near[i]);
+    n.logits += static_cast<double>(logits.size());
+    size_t likeliest = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      const auto row = std::span(near).subspan((prompt - 1 + i) * vocab, vocab);
+      likeliest += std::max_element(row.begin(), row.end()) - row.begin() == want[i];
+    }
+    ++n.texts;
+    n.same += likeliest == want.size();
+    n.tokens += want.size();
+    n.likeliest += likeliest;
+  }
+  std::printf(
+      "KV of %s: %zu of %zu texts are the same, %zu of %zu tokens the likeliest; logits are "
+      "off by %.3g at most, %.3g in the root of the mean square\n",
+      name(kv), n.same, n.texts, n.likeliest, n.tokens, n.worst, std::sqrt(n.squares / n.logits));
+  return n;
+}
+
+TEST_CASE("oracle: with q8 KV logits stay near, and most tokens are the same") {
+  const std::string shared = test::shared_models();
+  if (shared.empty()) return;
+  ThreadPool threads(1);
+  nearness(shared, DType::kBf16, threads);
+  const Nearness q8 = nearness(shared, KvFormat::q8(), threads);
+  CHECK(q8.worst < 2);
+  CHECK(q8.likeliest * 100 > q8.tokens * 97);
 }
 
 TEST_CASE("oracle: keys, values and logits are within the stated tolerances") {

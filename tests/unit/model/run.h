@@ -10,8 +10,8 @@ class Sequence {
  public:
   Sequence(const model::Transformer& t, size_t most) : t_(t) {
     const auto& c = t.config();
-    const size_t block =
-        size_t{c.layers} * c.planes() * c.kv_rows() * size_of(t.kv().type) * t.kv().block_tokens;
+    const size_t block = size_t{c.layers} * c.planes() * c.kv_heads *
+                         t.kv().type.row_bytes(c.head_dim) * t.kv().block_tokens;
     for (size_t i = 0; i * t.kv().block_tokens < most; ++i) {
       memory_.emplace_back(block, std::byte{0xEE});
       blocks_.push_back(memory_.back().data());
@@ -39,14 +39,14 @@ class Sequence {
   std::vector<float> kv(uint32_t plane) const {
     const auto& c = t_.config();
     const uint32_t per_block = t_.kv().block_tokens;
-    const size_t bytes = size_of(t_.kv().type);
+    const size_t bytes = t_.kv().type.row_bytes(c.head_dim);
     std::vector<float> out, head(c.head_dim);
     for (uint32_t l = 0; l < c.layers; ++l)
       for (size_t p = 0; p < size_; ++p)
         for (uint32_t h = 0; h < c.kv_heads; ++h) {
           const size_t row = ((size_t{l} * 2 + plane) * c.kv_heads + h) * per_block + p % per_block;
-          to_floats(t_.kv().type, blocks_[p / per_block] + row * c.head_dim * bytes, head.data(),
-                    c.head_dim);
+          t_.kv().type.read(blocks_[p / per_block] + row * bytes, 1, c.head_dim, c.head_dim,
+                            head.data());
           out.insert(out.end(), head.begin(), head.end());
         }
     return out;

@@ -25,7 +25,7 @@ inline model::ModelConfig small() {
 }
 
 inline CpuEngine make(uint32_t threads, const char* kernels, uint32_t block = kBlock,
-                      model::DType kv = model::DType::kBf16, uint64_t seed = 3) {
+                      model::KvFormat kv = model::DType::kBf16, uint64_t seed = 3) {
   auto pool = std::make_unique<model::ThreadPool>(threads);
   auto weights = model::random_weights(small(), seed, model::DType::kF32, *pool);
   return {model::spec_of(small(), kv),    small(),        std::move(weights), {kv, block},

@@ -18,10 +18,10 @@ model::ModelConfig four_heads() {
   return c;
 }
 
-CpuEngine engine_of(uint32_t ranks) {
+CpuEngine engine_of(uint32_t ranks, model::KvFormat format = model::DType::kF32) {
   auto threads = std::make_unique<model::ThreadPool>(2);
   auto weights = model::random_weights(four_heads(), 3, model::DType::kF32, *threads);
-  const model::KvLayout kv{model::DType::kF32, kBlock, 0, ranks};
+  const model::KvLayout kv{format, kBlock, 0, ranks};
   return {model::spec_of(four_heads(), kv.type), four_heads(),      std::move(weights), kv,
           *model::kernels_named("plain"),        std::move(threads)};
 }
@@ -40,23 +40,28 @@ TEST_CASE("a block of several ranks has each rank's heads together, and the plai
     engine.write({{prompt, {&parent, 1}, {&at, 1}}, 0, kBlock});
     return block;
   };
-  const auto plain = written(engine_of(1));
-  for (const uint32_t ranks : {2u, 4u}) {
-    CAPTURE(ranks);
-    const CpuEngine engine = engine_of(ranks);
-    const auto block = written(engine);
-    const KvShape shape = KvShape::of(engine.spec(), kBlock, ranks);
-    std::vector<std::byte> joined;
-    for (const auto& part : plain_parts(std::span(block), shape))
-      joined.insert(joined.end(), part.begin(), part.end());
-    CHECK(joined == plain);
-    CHECK(block != plain);
-    // The first rank has the first heads of the first layer's keys, then of its values.
-    const size_t heads = 4 / ranks * shape.head_bytes;
-    CHECK(std::equal(block.begin(), block.begin() + static_cast<ptrdiff_t>(heads), plain.begin()));
-    CHECK(std::equal(block.begin() + static_cast<ptrdiff_t>(heads),
-                     block.begin() + static_cast<ptrdiff_t>(2 * heads),
-                     plain.begin() + static_cast<ptrdiff_t>(4 * shape.head_bytes)));
+  for (const model::KvFormat format :
+       {model::KvFormat(model::DType::kF32), model::KvFormat::q8()}) {
+    CAPTURE(name(format));
+    const auto plain = written(engine_of(1, format));
+    for (const uint32_t ranks : {2u, 4u}) {
+      CAPTURE(ranks);
+      const CpuEngine engine = engine_of(ranks, format);
+      const auto block = written(engine);
+      const KvShape shape = KvShape::of(engine.spec(), kBlock, ranks);
+      std::vector<std::byte> joined;
+      for (const auto& part : plain_parts(std::span(block), shape))
+        joined.insert(joined.end(), part.begin(), part.end());
+      CHECK(joined == plain);
+      CHECK(block != plain);
+      // The first rank has the first heads of the first layer's keys, then of its values.
+      const size_t heads = 4 / ranks * shape.head_bytes;
+      CHECK(
+          std::equal(block.begin(), block.begin() + static_cast<ptrdiff_t>(heads), plain.begin()));
+      CHECK(std::equal(block.begin() + static_cast<ptrdiff_t>(heads),
+                       block.begin() + static_cast<ptrdiff_t>(2 * heads),
+                       plain.begin() + static_cast<ptrdiff_t>(4 * shape.head_bytes)));
+    }
   }
 }
 
