@@ -239,9 +239,22 @@ TEST_CASE("names that are not in the table are refused with those that are") {
   CHECK(refusal("MambaForCausalLM").code == Code::kUnsupported);
   CHECK(refusal("MambaForCausalLM").what.find("Qwen3ForCausalLM") != std::string::npos);
   CHECK(refusal("MambaForCausalLM").what.find("external engine") != std::string::npos);
-  Gguf g;
-  g.metadata["general.architecture"] = std::string("mamba");
-  CHECK(gguf_config(g).error().what.find("qwen3moe") != std::string::npos);
+  for (const char* other : {"Llama4ForConditionalGeneration", "Qwen3NextForCausalLM",
+                            "GptOssForCausalLM", "Glm4MoeForCausalLM", "DeepseekV32ForCausalLM"}) {
+    CAPTURE(other);
+    CHECK(refusal(other).code == Code::kUnsupported);
+    CHECK(refusal(other).what.find(other) != std::string::npos);
+    CHECK(refusal(other).what.find("external engine") != std::string::npos);
+  }
+  for (const char* other : {"mamba", "llama4", "qwen3next", "gpt-oss", "glm4moe"}) {
+    CAPTURE(other);
+    Gguf g;
+    g.metadata["general.architecture"] = std::string(other);
+    const Error error = gguf_config(g).error();
+    CHECK(error.code == Code::kUnsupported);
+    CHECK(error.what.find(other) != std::string::npos);
+    CHECK(error.what.find("qwen3moe") != std::string::npos);
+  }
 }
 
 }  // namespace
