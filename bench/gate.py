@@ -8,6 +8,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import typing
 
 sys.dont_write_bytecode = True
 import gate_record  # noqa: E402
@@ -17,29 +18,44 @@ BUILD = pathlib.Path(os.environ.get('MC_BIN', HERE.parent / 'build/release')).re
 RECORD = HERE / 'gate.json'
 TURNS = '5'
 PEERS = [sys.executable, HERE / 'peers/main.py', '--quick', '--busy', '--turns', TURNS]
-# What is run, which of its cases count, and beside whom: those that say the same on a machine that is
-# busy. Copies and spinning do; peers that hand each call to another thread do not, nor does memory.
+KV = r'(shm (read|write) (strided|blocks|paged)|bare copies of blocks)'
+
+
+class Run(typing.NamedTuple):
+    """A command, which of its cases count, and beside whom."""
+    command: list
+    cases: str
+    peer: str
+    cpu: bool = False  # by CPU time: a busy machine does not change who needs how much of it
+
+
+# Those that say the same on a machine that is busy. Copies and spinning do; peers that hand each call to
+# another thread do not, nor does memory.
 RUNS = (
-    ([*PEERS, '--section', 'transfers'],
-     r'default (read|write) (4 KiB x1|4 KiB x16|1 MiB x1), (engine|unregistered)', 'NIXL'),
+    Run([*PEERS, '--section', 'transfers', '--only'],
+        r'default (read|write) (4 KiB x1|4 KiB x16|1 MiB x1), (engine|unregistered)', 'NIXL'),
+    Run([BUILD / 'xfer_kv_bench', '--quick'], KV, '', cpu=True),
+    Run([BUILD / 'store_data_bench', '--quick', '--only', 'tcp'], 'get 16x1MiB over tcp', 'transfer engine', cpu=True),
+    Run([BUILD / 'store_data_bench', '--quick', '--only', 'cold'], 'get 8MiB cold', 'non-temporal copy', cpu=True),
 )
 
 
 def measured(runs):
     """The figures of all runs that count, by name."""
     found = {}
-    for command, cases, peer in runs:
-        with subprocess.Popen([str(word) for word in [*command, '--only', cases]], text=True,
-                              env={**os.environ, 'MC_BIN': str(BUILD)}, stdout=subprocess.PIPE) as child:
+    for run in runs:
+        command = [str(word) for word in run.command] + [run.cases] * (run.command[-1] == '--only')
+        if not pathlib.Path(command[0]).exists():
+            raise gate_record.GateError(f'no {command[0]}: run make bench')
+        with subprocess.Popen(command, text=True, env={**os.environ, 'MC_BIN': str(BUILD)},
+                              stdout=subprocess.PIPE) as child:
             for line in child.stdout:
                 if line.startswith('{'):
-                    figure = json.loads(line)
-                    if figure['against'].startswith(peer):
-                        found[gate_record.name_of(figure)] = figure
+                    gate_record.keep(found, json.loads(line), run.cases, run.peer, run.cpu)
         if child.returncode == 77:
             raise gate_record.GateError('no peer is installed: scripts/setup --peers installs them')
         if child.returncode != 0:
-            raise gate_record.GateError(f'{" ".join(map(str, command))} failed')
+            raise gate_record.GateError(f'{" ".join(command)} failed')
     return found
 
 

@@ -25,9 +25,22 @@ def machine():
 def name_of(figure):
     """A case and what it is beside, without the peer's version and what is in parentheses: a new version
     of a peer or a new format of ours is no reason to forget what we were."""
-    peer, _, *more = figure['against'].split() + ['']
+    peer = ' '.join(word for word in figure['against'].split() if not word[0].isdigit())
     case = re.sub(r' \(.*\)', '', figure['case'])
-    return f"{figure['bench']}: {case} / {' '.join([peer, *filter(None, more)])}"
+    return f"{figure['bench']}: {case} / {peer}"
+
+
+def keep(found, figure, cases, peer, cpu):
+    """Adds a figure to `found`, by name, if its case is one of `cases` and it is beside `peer`; by its CPU
+    time where that is what counts. Its spread stays that of the clock."""
+    if not re.match(cases, figure['case']) or not figure['against'].startswith(peer):
+        return
+    if cpu:
+        if not figure.get('cpu') or not figure.get('against_cpu'):
+            raise GateError(f"{figure['bench']}: {figure['case']}: it says no CPU time")
+        figure = {**figure, 'case': figure['case'] + ', CPU time',
+                  'ratio': round(figure['against_cpu'] / figure['cpu'], 3)}
+    found[name_of(figure)] = figure
 
 
 def read(path, kind):

@@ -225,6 +225,20 @@ class Gate(unittest.TestCase):
         (fault,) = gate_record.faults(self.WAS, {**self.WAS, 'peers: new / NIXL': 3.0})
         self.assertIn('peers: new / NIXL: 3, and has no record: bench/gate.py --record', fault)
 
+    def test_what_counts_is_kept_by_the_clock_or_by_cpu_time(self):
+        figure = {'bench': 'xfer-kv', 'case': 'shm read paged', 'against': 'shm contiguous', 'ratio': 3.0, 'spread': 2.0,
+                  'n': 7, 'cpu': 100.0, 'against_cpu': 90.0}
+        found = {}
+        gate_record.keep(found, figure, 'shm (read|write)', '', True)
+        gate_record.keep(found, figure, 'shm read', 'tcp', False)
+        gate_record.keep(found, figure, 'tcp', '', False)
+        self.assertEqual({name: f['ratio'] for name, f in found.items()},
+                         {'xfer-kv: shm read paged, CPU time / shm contiguous': 0.9})
+        gate_record.keep(found, figure, 'shm', 'shm', False)
+        self.assertEqual(found['xfer-kv: shm read paged / shm contiguous']['ratio'], 3.0)
+        with self.assertRaisesRegex(gate_record.GateError, 'shm read paged: it says no CPU time'):
+            gate_record.keep(found, {**figure, 'cpu': 0}, 'shm', '', True)
+
     def test_no_record_says_how_to_make_one(self):
         with self.assertRaisesRegex(gate_record.GateError, r'no record .*gate\.json: bench/gate\.py --record'):
             gate_record.read(self.path, 'this')
