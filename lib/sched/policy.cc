@@ -39,11 +39,12 @@ Fetchable fetchable_of(const View& view, const Ask& ask) {
     f.now = std::max(f.now, reusable_now(node, ask));
     if (node.pending == 0) continue;
     const uint64_t coming = reusable(node, ask);
-    if (coming > f.coming ||
-        (coming == f.coming && f.from != nullptr && node.ready_ms < f.from->ready_ms)) {
-      f.coming = coming;
-      f.from = &node;
-    }
+    const auto key = [](uint64_t tokens, const PrefillView& n) {
+      return std::tuple(-static_cast<int64_t>(tokens), n.ready_ms, std::string_view(n.name));
+    };
+    if (f.from != nullptr && key(f.coming, *f.from) < key(coming, node)) continue;
+    f.coming = coming;
+    f.from = &node;
   }
   return f;
 }

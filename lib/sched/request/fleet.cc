@@ -178,7 +178,7 @@ WorkerRef Fleet::source_for(const Candidate& chosen, std::span<const uint64_t> t
     const auto it = roster_.all().find(chosen.peer);
     return it == roster_.all().end() ? WorkerRef{} : it->second->ref();
   }
-  const auto match = index_.matches(tags, roster_.slots());
+  const Matches match = index_.matches(tags, roster_.slots());
   const std::vector<PendingPrefix> pending = pending_.find(tags);
   const auto has = [&](const FleetWorker& w) {
     uint32_t blocks = match.of(w.slot);
@@ -191,10 +191,19 @@ WorkerRef Fleet::source_for(const Candidate& chosen, std::span<const uint64_t> t
     return std::tuple(-int64_t{has(w)}, reader.fetches.factor(w.node, now),
                       w.congestion.factor(now), w.requests, std::string_view(w.node));
   };
-  for (const auto& [node, w] : roster_.all())
-    if (w->prefill && !w->draining && node != reader.node && has(*w) > 0 &&
+  const auto look_at = [&](PrefixIndex::Slot slot) {
+    const FleetWorker* const w = roster_.prefill_at(slot);
+    if (w != nullptr && !w->draining && w->node != reader.node && has(*w) > 0 &&
         (best == nullptr || key(*w) < key(*best)))
       best = w;
+    return false;
+  };
+  for (const auto& [slot, length] : match.few) look_at(slot);
+  // A level of those that hold less matters only where none of a longer one will do.
+  for (int at = static_cast<int>(match.levels.size()) - 1; at >= 0; --at) {
+    if (best != nullptr && has(*best) > match.level_length(at)) break;
+    match.each(at, look_at);
+  }
   return best == nullptr ? WorkerRef{} : best->ref();
 }
 

@@ -54,6 +54,16 @@ std::vector<const FleetWorker*> Roster::take_changed() {
   return all;
 }
 
+const FleetWorker* Roster::prefill_at(PrefixIndex::Slot slot) const {
+  if (listed_ != members_) {
+    by_slot_.assign(slots_, nullptr);
+    for (const auto& [node, w] : workers_)
+      if (w->prefill && w->slot < slots_) by_slot_[w->slot] = w;
+    listed_ = members_;
+  }
+  return slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+}
+
 size_t Roster::live(bool prefill) const {
   return static_cast<size_t>(
       std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {

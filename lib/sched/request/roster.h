@@ -88,6 +88,7 @@ class Roster {
   uint64_t members() const { return members_; }  // another number when one joins or leaves
   void slots_changed(size_t slots);              // of the index: one more than the largest
   size_t slots() const { return slots_; }
+  const FleetWorker* prefill_at(PrefixIndex::Slot slot) const;  // nullptr: no worker has it
 
  private:
   std::map<std::string, FleetWorker*> workers_;
@@ -95,6 +96,8 @@ class Roster {
   uint64_t members_ = 0, joined_ = 0;
   size_t slots_ = 0;
   uint64_t others_requests_ = 0, others_tokens_ = 0;
+  mutable std::vector<const FleetWorker*> by_slot_;  // at `listed_` of members_
+  mutable uint64_t listed_ = 0;
 };
 
 }  // namespace mc::sched

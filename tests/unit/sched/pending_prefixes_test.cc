@@ -151,6 +151,47 @@ TEST_CASE("a prefix under computation is computed again where waiting for it tak
   CHECK(d.chosen.again_ms > 0);
 }
 
+TEST_CASE("among many workers the same is decided as by a look at each, whatever is computed") {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    Burst s(80);
+    for (auto& [node, w] : s.workers) w->pipeline.chunk_tokens = seed % 2 == 0 ? 1024 : 0;
+    s.cost.learn_fetch(uint64_t{1} << 30, seed < 3 ? 10 : 500);
+    std::vector<uint64_t> running;
+    size_t waited = 0;
+    for (int i = 0; i < 300; ++i) {
+      CAPTURE(i);
+      s.now += Duration(random.below(8'000'000));
+      const uint64_t prompt = 1 + random.below(6), tokens = 16 * (100 + random.below(900));
+      RequestAsk ask;
+      ask.tokens = ask.prompt_tokens = tokens;
+      ask.max_tokens = 8;
+      const auto tags = tags_of(prompt, tokens / 16);
+      s.cost.advance(s.now);
+      const Decision whole =
+          s.fleet.decide(s.fleet.view(ask, tags, nullptr, s.now), ask, s.now, s.now);
+      const uint64_t id = s.arrive(tokens, 0, 8, 0, prompt);
+      const Decision& d = s.decision(id);
+      CAPTURE(explain(d));
+      CAPTURE(explain(whole));
+      CHECK(d.chosen.name == whole.chosen.name);
+      CHECK(d.chosen.peer == whole.chosen.peer);
+      CHECK(d.ttft_ms() == whole.ttft_ms());
+      CHECK(d.reason == whole.reason);
+      waited += d.chosen.pending_tokens > 0 ? 1 : 0;
+      s.out.clear();
+      running.push_back(id);
+      if (random.chance(0.6)) {
+        const auto at = running.begin() + static_cast<std::ptrdiff_t>(random.below(running.size()));
+        s.handle(RequestCancelled{*at, "the client left"});
+        running.erase(at);
+      }
+    }
+    CHECK(waited > 30);
+  }
+}
+
 TEST_CASE("a prefix whose request is given up is awaited no more") {
   Burst s(1);
   const uint64_t first = s.arrive(16 * 1000, 0, 8, 0, 5);

@@ -178,6 +178,7 @@ TEST_CASE("F68: a request that fits is served while one before it waits for room
   REQUIRE(c.finish(small));
   CHECK(!small.failed);
   CHECK(!large.done);
+  REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["waiting"] == 1; }));
   const auto decisions = [&] {
     const std::string text = c.metrics.text(), name = "mc_conductor_decision_seconds_count ";
     return std::stoul(text.substr(text.find(name) + name.size()));

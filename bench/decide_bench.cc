@@ -1,0 +1,140 @@
+// What a decision costs in a cluster of 10,000 workers: the CPU time from a request's arrival to
+// where it goes, with prompts of 512 blocks that share prefixes. The peer is the budget.
+#include <ctime>
+#include <deque>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/random.h"
+#include "bench/figure.h"
+#include "cmd/command.h"
+#include "sched/request/request_machine.h"
+
+namespace mc {
+namespace {
+
+using bench::Measured;
+using namespace std::chrono_literals;
+
+constexpr uint64_t kBlock = 256;
+constexpr size_t kPromptBlocks = 512;
+constexpr double kBudgetUs = 200;
+
+double cpu_us() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_nsec) / 1e3;
+}
+
+// Half of the workers compute prompts, half decode. All answer at once.
+class Site {
+ public:
+  explicit Site(size_t workers)
+      : fleet_({.block_tokens = kBlock, .policy = {}, .admission = {.admission = "predict"}}, cost_,
+               index_, roster_),
+        machine_({}, fleet_) {
+    for (size_t i = 0; i < workers; ++i) {
+      sched::FleetWorker& w = *workers_.emplace_back(std::make_unique<sched::FleetWorker>());
+      w.prefill = i % 2 == 0;
+      w.node = (w.prefill ? "p" : "d") + std::to_string(i / 2);
+      w.blocks_total = w.blocks_free = 1 << 20;
+      w.pipeline.chunk_tokens = 1024;
+      if (w.prefill) w.slot = static_cast<sched::PrefixIndex::Slot>(i / 2);
+    }
+    roster_.slots_changed(workers / 2);
+    for (const auto& w : workers_) roster_.join(*w);
+  }
+  // A request that shares from nothing to all of its prompt with earlier ones. CPU microseconds.
+  double arrive() {
+    sched::RequestArrived e{.request = ++requests_};
+    e.ask.tokens = e.ask.prompt_tokens = kPromptBlocks * kBlock + 7;
+    e.ask.max_tokens = 100;
+    const uint64_t family = random_.below(1000), shared = random_.below(kPromptBlocks + 1);
+    for (uint64_t i = 0; i < kPromptBlocks; ++i)
+      e.tags.push_back(mix64((i < shared ? family : 1000 + requests_) * kPromptBlocks + i));
+    now_ += 20ms;
+    out_.clear();
+    const double before = cpu_us();
+    machine_.handle(e, now_, out_);
+    const double took = cpu_us() - before;
+    follow();
+    running_.push_back(requests_);
+    if (running_.size() > 400) end_first();
+    return took;
+  }
+
+ private:
+  void follow() {
+    std::vector<sched::RequestAction> todo;
+    std::swap(todo, out_);
+    for (const sched::RequestAction& a : todo)
+      if (const auto* step = std::get_if<sched::SendStep>(&a);
+          step != nullptr && step->step != sched::Step::kCommit) {
+        of_[step->of.request] = step->of;
+        if (step->step == sched::Step::kPrefill) continue;  // it computes for a while
+        machine_.handle(
+            sched::StepAnswered{.of = step->of, .step = step->step, .queue_ms = queue_ms_}, now_,
+            out_);
+      } else if (const auto* made = std::get_if<sched::DecisionMade>(&a)) {
+        queue_ms_ = made->choice.decision.chosen.queue_ms;
+      }
+    if (!out_.empty()) follow();
+  }
+  void end_first() {
+    const sched::AttemptRef of = of_[running_.front()];
+    running_.pop_front();
+    machine_.handle(sched::StepAnswered{.of = of, .step = sched::Step::kPrefill}, now_, out_);
+    machine_.handle(sched::TokensArrived{.of = of, .count = 1, .finish = "length"}, now_, out_);
+    of_.erase(of.request);
+    out_.clear();
+  }
+
+  Random random_{1};
+  sched::Cost cost_{cost::tiny()};
+  sched::PrefixIndex index_;
+  sched::Roster roster_;
+  std::vector<std::unique_ptr<sched::FleetWorker>> workers_;
+  sched::Fleet fleet_;
+  sched::RequestMachine machine_;
+  std::vector<sched::RequestAction> out_;
+  std::map<uint64_t, sched::AttemptRef> of_;
+  std::deque<uint64_t> running_;
+  Time now_{1s};
+  double queue_ms_ = 0;  // as predicted: what the worker answers, too
+  uint64_t requests_ = 0;
+};
+
+Result<int> run(const bench::Options& o) {
+  const auto figure = [&](size_t workers, double share, const char* name, double target) {
+    Site site(workers);
+    const size_t many = o.quick ? 3000 : 10'000;
+    return bench::compare(
+        {"decide", strf("%s of a decision among %zu workers", name, workers), "us", "the budget",
+         target, true},
+        o.quick ? 3 : 7,
+        [&]() -> Result<Measured> {
+          std::vector<double> took;
+          for (size_t i = 0; i < many; ++i) took.push_back(site.arrive());
+          std::sort(took.begin(), took.end());
+          return Measured(took[static_cast<size_t>(share * static_cast<double>(many))]);
+        },
+        [] { return Result<Measured>(kBudgetUs); });
+  };
+  for (const size_t workers : {100u, 10'000u}) {
+    MC_TRY_(figure(workers, 0.5, "median", 0));
+    MC_TRY_(figure(workers, 0.99, "p99", 1));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace mc
+
+int main(int argc, char** argv) {
+  mc::bench::Options options;
+  mc::Program program("decide_bench", "what a decision of the conductor costs");
+  program.options(options);
+  program.run_with([&](mc::Context&) { return mc::run(options); });
+  return program.main(argc, argv);
+}
