@@ -2,16 +2,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #include "model/forward/router.h"
+#include "model/kernels/scratch.h"
 
 namespace mc::model {
 namespace {
 
 constexpr size_t kSharedRows = 16;  // rows that share a tile of keys while it is in the cache
 
-std::unique_ptr<float[]> floats(size_t n) { return std::make_unique_for_overwrite<float[]>(n); }
+class Floats {
+ public:
+  explicit Floats(size_t n) : memory_(n * sizeof(float)) {}
+  float* get() const { return reinterpret_cast<float*>(memory_.get()); }
+
+ private:
+  ScratchMemory memory_;
+};
+Floats floats(size_t n) { return Floats(n); }
 
 size_t rows_of(std::span<const Slice> slices) {
   size_t rows = 0;

@@ -127,9 +127,9 @@ BlockJob BlockPanels::job(uint32_t first_panel) const {
   return job;
 }
 
-RoundedMemory::RoundedMemory(size_t rows, uint32_t groups) {
+RoundedMemory::RoundedMemory(size_t rows, uint32_t groups)
+    : memory_(rows * groups * (kGroup + 7 * sizeof(float))) {
   const size_t n = rows * groups;
-  memory_ = std::make_unique_for_overwrite<std::byte[]>(n * (kGroup + 7 * sizeof(float)));
   std::byte* at = memory_.get();
   const auto take = [&](size_t bytes) { return std::exchange(at, at + bytes); };
   rows_.integers = reinterpret_cast<int8_t*>(take(n * kGroup));

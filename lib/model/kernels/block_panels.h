@@ -7,6 +7,7 @@
 
 #include "model/kernels/block_kernels.h"
 #include "model/kernels/panel_memory.h"
+#include "model/kernels/scratch.h"
 #include "model/kernels/thread_pool.h"
 
 namespace mc::model {
@@ -45,7 +46,7 @@ class RoundedMemory {
   RoundedRows rows() const { return rows_; }
 
  private:
-  std::unique_ptr<std::byte[]> memory_;
+  ScratchMemory memory_;
   RoundedRows rows_;
 };
 

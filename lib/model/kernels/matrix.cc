@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 #include "base/result.h"
 
@@ -166,12 +167,13 @@ void Matrix::multiply(const Kernels& kernels, ThreadPool& threads, const float* 
   whole.x_stride = columns_;
   whole.y_stride = rows_;
   const uint64_t work = uint64_t{rows_} * columns_ * count;
-  std::unique_ptr<uint16_t[]> rounded;
+  std::optional<ScratchMemory> rounded;
   if (type_ == DType::kBf16 && factors == DType::kBf16) {
-    rounded = std::make_unique_for_overwrite<uint16_t[]>(count * segments_ * whole.steps() * 2);
-    whole.x_bf16 = rounded.get();
+    rounded.emplace(count * segments_ * whole.steps() * 2 * sizeof(uint16_t));
+    auto* const pairs = reinterpret_cast<uint16_t*>(rounded->get());
+    whole.x_bf16 = pairs;
     share(threads, work, (count + kGroupRows - 1) / kGroupRows,
-          [&](size_t group) { round_group(kernels, whole, group, rounded.get()); });
+          [&](size_t group) { round_group(kernels, whole, group, pairs); });
   }
   share(threads, work, (rows_ + kWide - 1) / kWide, [&](size_t g) {
     PanelJob group = whole;
