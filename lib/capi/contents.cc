@@ -20,11 +20,86 @@ Result<std::string> prefix_of(const char* prefix, size_t bytes) {
   return prefix == nullptr ? std::string() : std::string(prefix, bytes);
 }
 
-// Holds no client while the caller's function runs.
-Result<store::Listed> page_of(mc_store& from, const std::string& prefix, const std::string& after) {
-  MC_TRY(const auto client, from.clients.take());
-  return client->list(prefix, after, kPageKeys);
-}
+// A question to the master in parts, which may stop in between.
+class PagedCall : public capi::StoreCall {
+ public:
+  mc_done run() override {
+    const Result<> done = all();
+    return done ? mc_done{} : give_up(done.error());
+  }
+  mc_done give_up(const Error& why) override {
+    return {0, static_cast<uint32_t>(capi::report(why)), 1, 0};
+  }
+  Result<> all() {
+    for (bool more = true; more;) {
+      if (stopped_) return fail(Code::kUnavailable, "cancelled");
+      MC_TRY(more, page());
+    }
+    return end();
+  }
+
+ private:
+  virtual Result<bool> page() = 0;  // whether there is more
+  virtual Result<> end() { return {}; }
+};
+
+class Listing : public PagedCall {
+ public:
+  Listing(mc_store& store, std::string prefix, mc_each each, void* user)
+      : store_(store), prefix_(std::move(prefix)), each_(each), user_(user) {}
+
+ private:
+  // Holds no client while the caller's function runs.
+  Result<store::Listed> next() {
+    MC_TRY(const auto client, store_.clients.take());
+    return client->list(prefix_, after_, kPageKeys);
+  }
+  Result<bool> page() override {
+    MC_TRY(const store::Listed page, next());
+    for (const store::ObjectInfo& object : page.items)
+      if (each_(user_, object.key.data(), object.key.size(), object.bytes) != 0) return false;
+    if (!page.more || page.items.empty()) return false;
+    after_ = page.items.back().key;
+    return true;
+  }
+  mc_store& store_;
+  const std::string prefix_;
+  const mc_each each_;
+  void* const user_;
+  std::string after_;
+};
+
+class Removal : public PagedCall {
+ public:
+  Removal(mc_store& store, std::string prefix, bool force, uint64_t* removed)
+      : store_(store), removed_(removed) {
+    question_.prefix = std::move(prefix);
+    question_.force = force;
+    question_.tenant = store.options.tenant;
+    if (removed_ != nullptr) *removed_ = 0;
+  }
+
+ private:
+  Result<bool> page() override {
+    MC_TRY(const auto client, store_.clients.take());
+    MC_TRY(const store::RemovePrefixed part, client->call(question_));
+    if (removed_ != nullptr) *removed_ += part.removed;
+    if (refused_ == 0) why_ = part.why;
+    refused_ += part.refused;
+    question_.after = part.last;
+    return part.more;
+  }
+  Result<> end() override {
+    if (refused_ == 0) return {};
+    return fail(Code::kBusy, "%llu not removed; the first: %s",
+                static_cast<unsigned long long>(refused_), why_.c_str());
+  }
+  mc_store& store_;
+  uint64_t* const removed_;
+  store::RemovePrefix question_;
+  uint64_t refused_ = 0;
+  std::string why_;
+};
 
 }  // namespace
 
@@ -34,39 +109,33 @@ mc_code mc_store_list(mc_store* store, const char* prefix, size_t prefix_bytes, 
                       void* user) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
-    std::string after;
-    for (;;) {
-      MC_TRY(const store::Listed page, page_of(*store, wanted, after));
-      for (const store::ObjectInfo& object : page.items)
-        if (each(user, object.key.data(), object.key.size(), object.bytes) != 0) return {};
-      if (!page.more || page.items.empty()) return {};
-      after = page.items.back().key;
-    }
+    return Listing(*store, wanted, each, user).all();
+  });
+}
+
+mc_code mc_store_list_async(mc_store* store, mc_queue* queue, uint64_t tag, const char* prefix,
+                            size_t prefix_bytes, mc_each each, void* user) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
+    return capi::queue_up(queue, tag, std::make_shared<Listing>(*store, wanted, each, user));
   });
 }
 
 mc_code mc_store_remove_prefix(mc_store* store, const char* prefix, size_t prefix_bytes, int force,
                                uint64_t* removed) {
   return guarded(store, [&]() -> Result<> {
-    store::RemovePrefix question;
-    MC_TRY(question.prefix, prefix_of(prefix, prefix_bytes));
-    question.force = force != 0;
-    question.tenant = store->options.tenant;
-    MC_TRY(const auto client, store->clients.take());
-    uint64_t refused = 0;
-    std::string why;
-    if (removed != nullptr) *removed = 0;
-    for (bool more = true; more;) {
-      MC_TRY(const store::RemovePrefixed part, client->call(question));
-      if (removed != nullptr) *removed += part.removed;
-      if (refused == 0) why = part.why;
-      refused += part.refused;
-      question.after = part.last;
-      more = part.more;
-    }
-    if (refused == 0) return {};
-    return fail(Code::kBusy, "%llu not removed; the first: %s",
-                static_cast<unsigned long long>(refused), why.c_str());
+    MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
+    return Removal(*store, wanted, force != 0, removed).all();
+  });
+}
+
+mc_code mc_store_remove_prefix_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                     const char* prefix, size_t prefix_bytes, int force,
+                                     uint64_t* removed) {
+  return guarded(store, [&]() -> Result<> {
+    MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
+    return capi::queue_up(queue, tag,
+                          std::make_shared<Removal>(*store, wanted, force != 0, removed));
   });
 }
 

@@ -51,6 +51,24 @@ def test_many_values(cluster):
     run(cluster, work)
 
 
+def test_lists_without_threads(cluster, monkeypatch):
+    async def work(s):
+        def none(*_):
+            raise AssertionError('a thread of the executor')
+        with monkeypatch.context() as m:
+            m.setattr(asyncio.get_running_loop(), 'run_in_executor', none)
+            await s.put_many({f'l{i}': b'v' * i for i in range(1, 5)})
+            assert await s.list('l', limit=2) == [('l1', 1), ('l2', 2)]
+            assert await s.list('l', limit=0) == [] and await s.list('none') == []
+            assert await s.size('l3') == 3  # leased: it stays
+            with pytest.raises(mc.Busy) as busy:
+                await s.remove_prefix('l')
+            assert busy.value.removed == 3
+            assert await s.list('l') == [('l3', 3)]
+            assert await s.remove_prefix('l', force=True) == 1
+    run(cluster, work)
+
+
 def test_blocks(cluster):
     async def work(s):
         memory = bytearray(b'aaaabbbbcccc')

@@ -186,6 +186,15 @@ MC_API mc_code mc_store_list(mc_store* store, const char* prefix, size_t prefix_
  * or pinned and stay, unless forced. `removed` counts the others; it may be NULL. */
 MC_API mc_code mc_store_remove_prefix(mc_store* store, const char* prefix, size_t prefix_bytes,
                                       int force, uint64_t* removed);
+/* Both on a queue: the prefix may go at once, `removed` must stay until the tag is taken. `each` is
+ * called on a thread of the queue, and never once the tag may be taken. A call that is cancelled
+ * ends before its next thousand, as MC_UNAVAILABLE. */
+MC_API mc_code mc_store_list_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                   const char* prefix, size_t prefix_bytes, mc_each each,
+                                   void* user);
+MC_API mc_code mc_store_remove_prefix_async(mc_store* store, mc_queue* queue, uint64_t tag,
+                                            const char* prefix, size_t prefix_bytes, int force,
+                                            uint64_t* removed);
 enum { MC_TIER_MEMORY = 0, MC_TIER_DISK = 1 };
 typedef struct mc_place {
   uint32_t size; /* sizeof(mc_place), set in the first of an array */

@@ -1,11 +1,12 @@
 """Short questions to the master, for a queue: what each fills in, and what it says."""
 from __future__ import annotations
 
+import ctypes
 from array import array
 from ctypes import byref, c_size_t, c_uint32, c_uint64
-from typing import Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
-from ._abi import lib, mc_key
+from ._abi import lib, mc_each, mc_key
 from ._calls import Call
 from ._options import milliseconds
 from ._pack import FlatKeys, Key, encode, pack_keys
@@ -80,6 +81,45 @@ class Remove(Call):
     def result(self) -> dict[Key, Result]:
         """For each key."""
         return {key: Result(CODES[code]) for key, code in zip(self.keys, self._codes)}
+
+
+class Keys(Call):
+    """Keys that begin so, in order, and how large their values are; at most `limit`."""
+
+    def __init__(self, prefix: Key, limit: Optional[int]) -> None:
+        self._prefix, self._limit = encode(prefix), limit
+        self._found: List[Tuple[bytes, int]] = []
+        self._each = mc_each(self._took)  # kept until the call has ended
+
+    def _took(self, _: Any, key: int, key_bytes: int, size: int) -> int:
+        if self._limit is None or len(self._found) < self._limit:
+            self._found.append((ctypes.string_at(key, key_bytes), size))
+        return int(self._limit is not None and len(self._found) >= self._limit)
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library."""
+        lib.mc_store_list_async(store, queue, tag, self._prefix, len(self._prefix), self._each,
+                                None)
+
+    def result(self) -> List[Tuple[bytes, int]]:
+        """The keys."""
+        return self._found
+
+
+class RemovePrefix(Call):
+    """Removes the keys that begin so; `removed` counts them, also when some stay."""
+
+    def __init__(self, prefix: Key, force: bool) -> None:
+        self._prefix, self._force, self._removed = encode(prefix), force, c_uint64()
+
+    def begin(self, store: int, queue: Optional[int], tag: int) -> None:
+        """Gives it to the library."""
+        lib.mc_store_remove_prefix_async(store, queue, tag, self._prefix, len(self._prefix),
+                                         self._force, byref(self._removed))
+
+    def result(self) -> int:
+        """How many."""
+        return self._removed.value
 
 
 class HealthOf(Call):

@@ -5,9 +5,9 @@
         done, failed = await s.get_many_into(items, wait=0.5)      # items fail one by one
 
 Calls go through one queue, whose descriptor the loop watches: no threads of Python. A task that is
-cancelled cancels its call and waits until the call no longer touches memory. `list`,
-`remove_prefix` and `close` alone run on a thread of the loop's executor, as they are many round
-trips. Use a store on the loop that opened it.
+cancelled cancels its call and waits until the call no longer touches memory; `list` and
+`remove_prefix` end before their next thousand keys. `close` alone runs on a thread of the loop's
+executor. Use a store on the loop that opened it.
 """
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import functools
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, TypeVar
 
 from . import store as _sync
-from ._asks import HealthOf, Match, MatchBlocks, Remove, Size
+from ._asks import HealthOf, Keys, Match, MatchBlocks, Remove, RemovePrefix, Size
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
-from ._pack import Key, Results
+from ._pack import Key, Results, decode
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
 from .buffers import fresh_span
 from .engine import Memory
-from .errors import Code, NotFound, Put, Result, Unavailable, error
+from .errors import Busy, Code, NotFound, Put, Result, Unavailable, error
 from .options import PutOptions
 from .queue import Flight
 
@@ -192,7 +192,13 @@ class Store:
 
     async def remove_prefix(self, prefix: Key, force: bool = False) -> int:
         """As `mc.Store.remove_prefix`."""
-        return await self._beside(self.sync.remove_prefix, prefix, force)
+        call = RemovePrefix(prefix, force)
+        try:
+            removed: int = await self._run(call)
+        except Busy as e:
+            setattr(e, 'removed', call.result())
+            raise
+        return removed
 
     async def match_prefix(self, keys: Sequence[Key]) -> int:
         """As `mc.Store.match_prefix`."""
@@ -201,7 +207,10 @@ class Store:
 
     async def list(self, prefix: Key = '', limit: Optional[int] = None) -> List[_sync.Listed]:
         """As `mc.Store.list`."""
-        return await self._beside(self.sync.list, prefix, limit)
+        if limit == 0:
+            return []
+        found = await self._run(Keys(prefix, limit))
+        return [_sync.Listed(decode(key), size) for key, size in found]
 
     async def health(self, timeout: float = 1.0) -> _sync.Health:
         """As `mc.Store.health`."""

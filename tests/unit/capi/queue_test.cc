@@ -135,6 +135,33 @@ TEST_CASE("short questions on a queue are answered as without one") {
   CHECK(mc_store_health_async(store, nullptr, 8, 9, &nodes, &room) == MC_INVALID);
 }
 
+TEST_CASE("keys are listed and removed by a prefix on a queue, and a call that is cancelled ends") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  const OwnQueue queue = open_queue(store, 1);
+  for (const char* key : {"a1", "a2", "b1"}) REQUIRE(mc_store_put(store, key, 2, "v", 1) == MC_OK);
+  std::string found;
+  const mc_each each = [](void* user, const char* key, size_t bytes, uint64_t size) {
+    *static_cast<std::string*>(user) += std::string(key, bytes) + std::to_string(size) + ' ';
+    return 0;
+  };
+  REQUIRE(mc_store_list_async(store, queue.get(), 1, "a", 1, each, &found) == MC_OK);
+  CHECK(next(queue).code == MC_OK);
+  CHECK(found == "a11 a21 ");
+  uint64_t removed = 9;
+  uint64_t bytes = 0;
+  REQUIRE(mc_store_size(store, "a1", 2, &bytes) == MC_OK);  // leased
+  REQUIRE(mc_store_remove_prefix_async(store, queue.get(), 2, "a", 1, 0, &removed) == MC_OK);
+  CHECK(next(queue).code == MC_BUSY);
+  CHECK(removed == 1);
+  REQUIRE(mc_store_remove_prefix_async(store, queue.get(), 3, "", 0, 1, &removed) == MC_OK);
+  CHECK(next(queue).code == MC_OK);
+  CHECK(removed == 2);
+  CHECK(mc_store_list_async(store, nullptr, 4, "a", 1, each, &found) == MC_INVALID);
+  CHECK(mc_store_list_async(store, queue.get(), 4, nullptr, 1, each, &found) == MC_INVALID);
+  CHECK(mc_store_remove_prefix_async(store, nullptr, 4, "a", 1, 0, &removed) == MC_INVALID);
+}
+
 TEST_CASE("a queue takes no more than its depth until what is done was taken") {
   Pool pool;
   const std::string key = "k";
