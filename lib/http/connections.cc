@@ -206,7 +206,8 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   rules_ = {.loopback = io::is_loopback(host),
             .names = options_.names,
             .origins = options_.origins,
-            .json_only = options_.json_only};
+            .json_only = options_.json_only,
+            .forms = options_.forms};
   if (rules_.loopback) rules_.names.push_back(host);
   return listeners_.listen(host, port);
 }

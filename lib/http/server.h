@@ -92,6 +92,8 @@ struct ServerOptions {
   // Other sites whose pages may ask all the same (http/cross_origin.h).
   std::vector<std::string> origins{};
   bool json_only = false;
+  // Paths, as sent, whose bodies may be forms all the same. Called on the server's own thread.
+  std::function<bool(std::string_view path)> forms{};
   std::string local_socket{};   // a path, in which {port} becomes the port; "": none
   bool local_optional = false;  // serve without it where it cannot be
   // Makes the body of the answer to a request over a limit; without it that is plain text. Called

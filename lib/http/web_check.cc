@@ -42,10 +42,19 @@ bool is_own_page(std::string_view origin, std::string_view host, const WebRules&
          listed(host_of(from), rules);
 }
 
-bool is_json(std::string_view type) {
+bool is_type(std::string_view type, std::string_view wanted) {
   type = type.substr(0, type.find(';'));
   while (type.ends_with(' ') || type.ends_with('\t')) type.remove_suffix(1);
-  return same_text(type, "application/json");
+  return same_text(type, wanted);
+}
+
+// A body of a type that the server takes at that path.
+bool is_taken(const Head& head, const WebRules& rules) {
+  const std::string_view type = header_of(head, "content-type");
+  if (is_type(type, "application/json")) return true;
+  const std::string_view target = head.target;
+  return rules.forms && is_type(type, "multipart/form-data") &&
+         rules.forms(target.substr(0, target.find('?')));
 }
 
 }  // namespace
@@ -67,7 +76,7 @@ std::optional<WebRefusal> check_web(const Head& head, const WebRules& rules) {
                                "': ask it by its address, or name that host with --http-names"};
   const bool has_body =
       head.content_length.value_or(0) > 0 || head.headers.contains("transfer-encoding");
-  if (rules.json_only && has_body && !is_json(header_of(head, "content-type")))
+  if (rules.json_only && has_body && !is_taken(head, rules))
     return WebRefusal{415, "send JSON, and say so: 'Content-Type: application/json'"};
   return std::nullopt;
 }

@@ -4,8 +4,10 @@
 //
 // Thread: any.
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "http/parser.h"
@@ -19,6 +21,8 @@ struct WebRules {
   std::vector<std::string> names{};
   std::vector<std::string> origins{};  // other sites whose pages may ask
   bool json_only = false;              // bodies are JSON and say so
+  // Paths whose bodies may be forms too (multipart/form-data).
+  std::function<bool(std::string_view path)> forms{};
 };
 
 struct WebRefusal {

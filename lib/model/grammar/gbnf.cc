@@ -11,12 +11,14 @@
 #include "base/json.h"
 #include "model/grammar/json_schema.h"
 #include "model/grammar/regex.h"
+#include "model/grammar/token_trie.h"
 
 namespace mc::model::grammar {
 namespace {
 
 constexpr int kGbnfDepthMax = 64;
 constexpr uint32_t kGbnfRepeatMax = 100'000;
+constexpr uint32_t kGbnfTokenMax = 10'000'000;
 
 bool in_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -133,6 +135,12 @@ class GbnfReader {
     if (next("[")) return char_class();
     if (next(".")) return rules_.characters({{0, kLastCharacter}});
     if (next("%json")) return schema();
+    if (next("<[")) {
+      const auto id = number(kGbnfTokenMax);
+      if (!id || *id > kGbnfTokenMax || !next("]>"))
+        return wrong(strf("want <[N]>, token N of %u at most", kGbnfTokenMax));
+      return rules_.text(mark_bytes(*id));
+    }
     if (next("(")) {
       MC_TRY(const Rules::Node inner, either(depth + 1));
       skip(true);
@@ -199,10 +207,10 @@ class GbnfReader {
     }
     return part;
   }
-  std::optional<uint32_t> number() {
+  std::optional<uint32_t> number(uint32_t most = kGbnfRepeatMax) {
     std::optional<uint32_t> n;
     while (!left_.empty() && left_[0] >= '0' && left_[0] <= '9') {
-      n = std::min(n.value_or(0) * 10 + static_cast<uint32_t>(left_[0] - '0'), kGbnfRepeatMax + 1);
+      n = std::min(n.value_or(0) * 10 + static_cast<uint32_t>(left_[0] - '0'), most + 1);
       left_.remove_prefix(1);
     }
     return n;

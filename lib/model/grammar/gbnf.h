@@ -1,6 +1,6 @@
 // Reads grammars in GBNF: rules `name ::= ...` of texts, classes, groups, alternatives and
 // repetitions; the one named root is the whole text. `%json {..}` stands for the JSON texts that
-// this schema takes, as in llguidance's grammars.
+// this schema takes, as in llguidance's grammars. `<[N]>` is token N, one that is no text.
 //
 // Errors: kInvalid with the line; what refers to no rule.
 // Thread: values. Pure.

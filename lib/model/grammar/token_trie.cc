@@ -55,4 +55,6 @@ TokenTrie::TokenTrie(std::span<const std::string_view> tokens) : vocab_(tokens.s
   first_.push_back(static_cast<uint32_t>(tokens_.size()));
 }
 
+std::string mark_bytes(uint32_t token) { return '\xff' + std::to_string(token) + '\xff'; }
+
 }  // namespace mc::model::grammar

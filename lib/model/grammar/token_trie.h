@@ -1,12 +1,13 @@
 // The tokens of a vocabulary by their bytes, as a tree in the order in which it is walked.
 //
 // Node 0 is the root. The nodes under node i are i + 1 to end(i), without that. Tokens without
-// bytes are in no node: those that end a text, and others that are no text.
+// bytes are in no node.
 //
 // Thread: const calls, any. Pure.
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,6 +33,10 @@ class TokenSet {
   size_t tokens_ = 0;
   std::vector<uint64_t> words_;
 };
+
+// The bytes that stand for a token that is no text, as the mark of a call: a grammar names it so,
+// and no text has them, as UTF-8 has no byte 0xff.
+std::string mark_bytes(uint32_t token);
 
 class TokenTrie {
  public:

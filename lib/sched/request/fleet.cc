@@ -135,8 +135,9 @@ Decision Fleet::decide(const View& view, const RequestAsk& ask, Time arrived, Ti
       view, {.tokens = ask.tokens, .block_tokens = options_.block_tokens, .number = decisions_},
       options_.policy, cost_);
   add_first_step(d, cost_);
-  d.verdict =
-      admit(d, ask.tokens, promises(arrived, now), forecast_, roster_.live(false), cost_, now);
+  // What has begun to answer is not refused for being late.
+  const AdmissionOptions promised = ask.answered > 0 ? AdmissionOptions() : promises(arrived, now);
+  d.verdict = admit(d, ask.tokens, promised, forecast_, roster_.live(false), cost_, now);
   return d;
 }
 
@@ -149,7 +150,7 @@ Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const ui
   const bool alone = engines == nullptr || engines->size() == 0;
   std::optional<View> few = any && alone ? short_view(ask, tags, now) : std::nullopt;
   View v = few ? std::move(*few) : view(ask, tags, &out, now);
-  if (!alone) engines->add(request, out, v, now);
+  if (!alone && ask.answered == 0) engines->add(request, out, v, now);
   if (!out.avoid.empty()) {
     const auto avoid = [&](auto& nodes) {  // unless nothing would be left
       const auto good = [&](const auto& n) { return n.usable && !out.avoid.contains(n.name); };

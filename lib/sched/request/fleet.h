@@ -33,8 +33,9 @@ namespace mc::sched {
 struct RequestAsk {
   uint64_t tokens = 0;  // of the prompt, as an external engine counts them where one may do it
   uint64_t prompt_tokens = 0;  // of the prompt, as our workers count them
-  uint32_t max_tokens = 0;
-  int64_t priority = 0;  // lower first
+  uint32_t max_tokens = 0;     // still to come
+  uint32_t answered = 0;       // of prompt_tokens: its answer so far, which other workers began
+  int64_t priority = 0;        // lower first
   size_t tenant = 0;
   double share = 1;                     // of its tenant, relative to others'
   std::optional<RequestError> refusal;  // why own workers cannot: only external engines may

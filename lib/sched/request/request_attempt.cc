@@ -42,13 +42,14 @@ void begin_on_workers(MachineTurn& t, RequestRecord& r) {
   r.begun = t.now;
   r.state = RequestState::kReserving;
   r.deadline = t.now + t.options.step_timeout + t.options.slack;
-  r.progress = {};
+  if (!r.goes_on()) r.progress = {};
   r.progress.prefill = r.prefill_at().node;
   r.progress.decode = r.decode_at().node;
   // From its arrival: what it waited for room is certain by now.
-  r.progress.predicted_ttft_ms = to_ms(t.now - r.arrived) + r.choice.decision.ttft_ms();
+  if (!r.goes_on())
+    r.progress.predicted_ttft_ms = to_ms(t.now - r.arrived) + r.choice.decision.ttft_ms();
   t.ask(DecisionMade{r.ref(), r.choice, r.progress});
-  t.measured(Measure::kPredictedTtft, r.progress.predicted_ttft_ms);
+  if (!r.goes_on()) t.measured(Measure::kPredictedTtft, r.progress.predicted_ttft_ms);
   r.guess = t.fleet.charge(r.id, r.ask, r.choice, r.tags, t.now);
   r.decode_spoke = t.fleet.spoke(r.decode_at());
   r.decode = DecodeSide::kReserveSent;
@@ -108,9 +109,11 @@ void first_token(MachineTurn& t, RequestRecord& r) {
   r.state = RequestState::kDecoding;
   r.decode = DecodeSide::kDecoding;
   r.first_token = t.now;
-  p.ttft_ms = to_ms(t.now - r.arrived);
-  t.measured(Measure::kTtft, p.ttft_ms);
-  t.measured(Measure::kTtftError, p.predicted_ttft_ms - p.ttft_ms);
+  if (!r.goes_on()) {
+    p.ttft_ms = to_ms(t.now - r.arrived);
+    t.measured(Measure::kTtft, p.ttft_ms);
+    t.measured(Measure::kTtftError, p.predicted_ttft_ms - p.ttft_ms);
+  }
   t.fleet.answering(r.id, r.decode_at(), r.ask.prompt_tokens, t.now);
 }
 
@@ -119,6 +122,7 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
   Progress& p = r.progress;
   const Candidate& c = r.choice.decision.chosen;
   const uint64_t n = r.ask.prompt_tokens;
+  const Progress told = r.goes_on() ? p : Progress();
   t.fleet.computed(r.id, r.prefill_at(), t.now);
   r.prefill = r.committed() ? PrefillSide::kCommitted : PrefillSide::kComputed;
   p.cached_tokens = static_cast<uint32_t>(std::min<uint64_t>(m.cached_tokens, n));
@@ -160,6 +164,7 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
     cost.learn_fetch(p.peer_tokens * cost.spec().kv_bytes_per_token(), m.peer_ms);
     t.measured(Measure::kFetchError, c.fetch_ms - m.peer_ms);
   }
+  if (r.goes_on()) p = told;  // of what the client waited for
   t.measured(Measure::kQueueError, c.queue_ms - m.queue_ms);
   t.measured(Measure::kPrefillError, c.prefill_ms - m.prefill_ms);
   t.measured(Measure::kTransferError, c.transfer_ms - m.transfer_ms);
@@ -170,7 +175,7 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
 void note_finished(MachineTurn& t, RequestRecord& r) {
   Progress& p = r.progress;
   if (p.output_tokens == 0 && p.finish.empty()) p.finish = "stop";
-  if (!r.measured_ms || p.output_tokens == 0) return;
+  if (!r.measured_ms || p.output_tokens == 0 || r.goes_on()) return;
   const double parts = p.sched_ms + p.queue_ms + p.load_ms + p.prefill_ms + p.transfer_ms;
   p.first_step_ms = std::max(p.ttft_ms - parts, 0.0);
   const Decision& d = r.choice.decision;
@@ -217,9 +222,8 @@ void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {
     if (r.counts_at_prefill()) t.fleet.computed(r.id, r.prefill_at(), t.now);
     if (r.decode == DecodeSide::kReserveSent)
       t.fleet.not_reserved(r.decode_at(), r.ask, r.decode_spoke);
-    t.fleet.decoded(r.id, r.decode_at(), r.ask.prompt_tokens, r.progress.output_tokens,
-                    r.answering(), t.now);
-    if (r.computed() && r.progress.output_tokens == 0 && r.decode != DecodeSide::kFinished)
+    t.fleet.decoded(r.id, r.decode_at(), r.ask.prompt_tokens, r.own_tokens(), r.answering(), t.now);
+    if (r.computed() && r.own_tokens() == 0 && r.decode != DecodeSide::kFinished)
       t.measured(Measure::kWastedPrefill, r.progress.prefill_ms);
     if (!r.committed()) t.fleet.index().withdraw(r.guess);
     if (r.decode != DecodeSide::kFinished) t.ask(AbortAt{attempt, r.decode_at(), reason});

@@ -52,7 +52,7 @@ std::string broken(const RequestRecord& r) {
       strf("request %llu, %s: ", static_cast<unsigned long long>(r.id), name(r.state));
   if (!sides_fit(r)) return who + "what its workers were told does not fit its state";
   if (r.deadline == Time::max()) return who + "no deadline";
-  if (r.progress.output_tokens > 0 && r.on_workers() && !r.committed() && !r.prefill_over())
+  if (r.own_tokens() > 0 && r.on_workers() && !r.committed() && !r.prefill_over())
     return who + "tokens without a commit";
   return {};
 }
@@ -69,7 +69,7 @@ std::string RequestMachine::broken() const {
     if (fleet_.roster().find(r->decode_at()) != nullptr && r->on_workers()) {
       Charges& s = due[r->decode_at().node];
       ++s.requests;
-      s.context_tokens += r->ask.prompt_tokens + r->progress.output_tokens;
+      s.context_tokens += r->ask.prompt_tokens + r->own_tokens();
       s.answering += r->answering() ? 1 : 0;
       s.answering_tokens += r->answering() ? r->ask.prompt_tokens : 0;
     }

@@ -12,6 +12,18 @@ namespace {
 
 constexpr double kRetryAfterMax = 30;
 
+// With the tokens that were told the prompt is longer, and what is to come is less.
+bool continues_behind_answer(RequestRecord& r, Time now) {
+  const uint32_t told = r.own_tokens();
+  if (told >= r.ask.max_tokens) return false;
+  r.ask.answered += told;
+  r.ask.prompt_tokens += told;
+  r.ask.tokens += told;
+  r.ask.max_tokens -= told;
+  r.asked_for = now;
+  return true;
+}
+
 bool means_no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
 
 }  // namespace
@@ -150,11 +162,14 @@ void RequestMachine::no_room(Turn& t, Record& r, const std::string& node, const 
 
 void RequestMachine::fail_attempt(Turn& t, Record& r, const std::set<std::string>& avoid,
                                   RequestError why) {
-  if (r.state == RequestState::kProxied)
+  const bool proxied = r.state == RequestState::kProxied;
+  if (proxied)
     for (const std::string& engine : avoid)
       if (fleet_.engines->is_up(engine)) t.ask(EngineAnswered{engine, false});
   release(t, r, why.what);
-  if (r.progress.output_tokens > 0 || r.failures >= options_.retries)
+  const bool anew = r.progress.output_tokens == 0;
+  if (r.failures >= options_.retries ||
+      !(anew || (options_.continues && !proxied && continues_behind_answer(r, t.now))))
     return end(t, r, std::move(why));
   ++r.failures;
   t.ask(TriedAgain{r.id, why.what});

@@ -47,7 +47,7 @@ std::optional<RequestState> RequestMachine::state(uint64_t request) const {
 uint64_t RequestMachine::next_token(const AttemptRef& attempt) const {
   const auto it = requests_.find(attempt.request);
   if (it == requests_.end() || it->second->attempt != attempt.attempt) return 0;
-  return uint64_t{it->second->progress.output_tokens} + 1;
+  return uint64_t{it->second->own_tokens()} + 1;
 }
 
 std::vector<uint64_t> RequestMachine::all() const {
@@ -79,7 +79,7 @@ void RequestMachine::on(const RequestArrived& e, MachineTurn& t) {
   r.id = e.request;
   r.ask = e.ask;
   r.tags = e.tags;
-  r.arrived = t.now;
+  r.arrived = r.asked_for = t.now;
   requests_[r.id] = std::move(owned);
   if (draining_)
     return end(t, r, RequestError{503, "draining", "the conductor is draining: use another", 1});
@@ -117,7 +117,7 @@ void RequestMachine::on(const StepAnswered& e, MachineTurn& t) {
       const bool early = r.prefill == PrefillSide::kCommittedEarly && r.progress.sched_ms == 0;
       if (r.state != RequestState::kAllocating && !early) return;
       if (!e.outcome) return step_failed(t, r, e.step, e.outcome.error());
-      r.progress.sched_ms = to_ms(t.now - r.arrived);
+      if (!r.goes_on()) r.progress.sched_ms = to_ms(t.now - r.arrived);
       if (r.counts_at_prefill()) fleet_.queued(r.id, r.prefill_at(), e.queue_ms, t.now);
       if (r.prefill == PrefillSide::kAllocateSent) r.prefill = PrefillSide::kAllocated;
       // The decode worker sends the first token, which may have overtaken this answer.
@@ -135,7 +135,8 @@ void RequestMachine::on(const StepAnswered& e, MachineTurn& t) {
       note_computed(t, r, e.times);
       if (r.state == RequestState::kFinishing) return end(t, r, std::nullopt);
       if (r.state != RequestState::kPrefilling) return;
-      if (fleet_.decode_refuses(r.decode_at(), r.ask.prompt_tokens)) return refuse_computed(t, r);
+      if (!r.goes_on() && fleet_.decode_refuses(r.decode_at(), r.ask.prompt_tokens))
+        return refuse_computed(t, r);
       r.deadline = t.now + options_.token_timeout;
       return;
     case Step::kCommit: return;  // its events say what became of it
@@ -148,7 +149,7 @@ void RequestMachine::on(const TokensArrived& e, MachineTurn& t) {
   if (found == nullptr) return;
   Record& r = *found;
   Progress& p = r.progress;
-  const uint64_t next = uint64_t{p.output_tokens} + 1;
+  const uint64_t next = uint64_t{r.own_tokens()} + 1;
   if (e.count > 0)
     if (FleetWorker* const d = fleet_.roster().find(r.decode_at()))
       d->steps.saw(r.id, next == 1, e.count, r.ask.prompt_tokens + next - 1);
@@ -169,7 +170,7 @@ void RequestMachine::on(const TokensArrived& e, MachineTurn& t) {
         RequestError{503, "worker_failed", "decode on " + r.decode_at().node + ": " + why, 1});
   }
   if (first && count > 0) {
-    if (!r.computed() && fleet_.decode_refuses(r.decode_at(), r.ask.prompt_tokens))
+    if (!r.goes_on() && !r.computed() && fleet_.decode_refuses(r.decode_at(), r.ask.prompt_tokens))
       return refuse_computed(t, r);  // no place for it any more
     first_token(t, r);
   }
@@ -185,9 +186,9 @@ void RequestMachine::on(const TokensArrived& e, MachineTurn& t) {
     p.finish = e.finish;
     p.load_ms += e.load_ms;
     p.decode_ms = e.decode_ms;
-    if (p.output_tokens > 1)
+    if (r.own_tokens() > 1)
       t.measured(Measure::kTbtError,
-                 r.choice.decision.tbt_ms - to_ms(t.now - r.first_token) / (p.output_tokens - 1));
+                 r.choice.decision.tbt_ms - to_ms(t.now - r.first_token) / (r.own_tokens() - 1));
     r.state = RequestState::kFinishing;
     r.decode = DecodeSide::kFinished;
     r.deadline = t.now + kFinishWait;
@@ -350,7 +351,7 @@ void RequestMachine::wait(Turn& t, Record& r) {
                RequestError{429, "queue_full",
                             strf("%zu requests wait for room already", room_.size()), 1});
   r.state = RequestState::kWaiting;
-  r.deadline = r.arrived + r.stood + options_.queue_timeout;
+  r.deadline = r.asked_for + r.stood + options_.queue_timeout;
   r.turned_away = {};
   room_.put(r.id, r.turn());
 }

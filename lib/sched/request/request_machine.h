@@ -7,14 +7,14 @@
 //   -           others wait, or nobody has room            kWaiting
 //   -           over an SLO, too large, draining           FinishRequest with 429, 400, 503
 //   -           an external engine was chosen              kProxied: DecisionMade, ProxyTo
-//   kReserving  kReserve, and kPin where sent, answered    kAllocating: SendStep kAllocate,
-//   kPrefill kAllocating kAllocate answered                         kPrefilling; the next may try
+//   kReserving  kReserve, and kPin where sent, answered    kAllocating: kAllocate, kPrefill sent
+//   kAllocating kAllocate answered                         kPrefilling; the next may try
 //   before tokens   an answer: no room                     decided anew without that node
 //   before tokens   failed, WorkerGone, deadline           decided anew `retries` times, then
 //                                                          FinishRequest with 503, 504
-//   kAllocating, kPrefilling  TokensArrived                kDecoding: SendStep kCommit,
-//   DeliverTokens kDecoding   TokensArrived with a finish                kFinishing, until kPrefill
-//   is answered kDecoding   its decode worker went, or is silent       FinishRequest with 503, 504
+//   kAllocating, kPrefilling  TokensArrived                kDecoding: kCommit, DeliverTokens
+//   kDecoding   TokensArrived with a finish                kFinishing, until kPrefill is answered
+//   kDecoding   its decode worker failed, went, is silent  as before tokens, behind those told
 //   kProxied    UpstreamData, UpstreamEnded                DeliverBytes, FinishRequest; a pair's
 //                                                          second half, or both at once; another
 //                                                          engine

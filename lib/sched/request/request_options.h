@@ -17,6 +17,9 @@ struct RequestOptions {
   Duration token_timeout = std::chrono::seconds(30);      // to the next token
   Duration queue_timeout = std::chrono::seconds(30);      // waiting for room
   uint32_t queue_max = 4096;                              // requests waiting for room
+  // A failure after the first token: other workers go on behind the tokens that were told. The
+  // driver keeps these.
+  bool continues = false;
   // Over the time of a step: a driver's own deadline comes first, as it knows more of the failure.
   Duration slack = std::chrono::seconds(1);
 };

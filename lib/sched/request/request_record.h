@@ -45,6 +45,7 @@ struct RequestRecord {
   std::vector<uint64_t> tags;
   Time arrived{}, deadline = Time::max();
   Duration stood{};  // since it arrived, this process stood still for so long
+  Time asked_for{};  // its arrival, or the failure after which others go on with its answer
   RequestState state = RequestState::kWaiting;
   uint32_t failures = 0;
   Exclusions out;
@@ -80,6 +81,9 @@ struct RequestRecord {
     return prefill == PrefillSide::kCommitted || prefill == PrefillSide::kCommittedEarly;
   }
   bool counts_at_prefill() const { return on_workers() && !prefill_over(); }
+  // Of the answer, by this attempt.
+  uint32_t own_tokens() const { return progress.output_tokens - ask.answered; }
+  bool goes_on() const { return ask.answered > 0; }  // behind what others answered
   bool answering() const { return first_token != Time{}; }
   // Whose answer is waited for at an engine.
   const std::string& asked() const {

@@ -31,7 +31,8 @@ sched::RequestOptions request_options(const ConductorOptions& o) {
           .pair_wait = o.pair_wait,
           .token_timeout = o.token_timeout,
           .queue_timeout = o.queue_timeout,
-          .queue_max = o.queue_max};
+          .queue_max = o.queue_max,
+          .continues = true};
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ void ConductorOptions::describe(OptionList& v) {
   policy.describe(v);
   admission.describe(v);
   pd.describe(v);
-  v("retries", retries, "other workers to try when one fails before the first token");
+  v("retries", retries, "other workers to try when one fails");
   v("worker-ttl", worker_ttl, "a worker silent for this long is gone");
   v("snapshot-timeout", snapshot_timeout, "be ready after this, even if workers did not answer");
   v("step-timeout", step_timeout, "longest wait for a worker to reserve, allocate or commit");

@@ -135,8 +135,10 @@ class Conductor {
     GenerateRequest ask;
     std::shared_ptr<ResponseSink> sink;
     Time arrived{};
-    telemetry::OpenSpan span;            // from its arrival to its end
-    const Progress* reported = nullptr;  // while its sink hears of it
+    telemetry::OpenSpan span;             // from its arrival to its end
+    const Progress* reported = nullptr;   // while its sink hears of it
+    std::vector<int32_t> told;            // of own workers: its answer so far
+    std::vector<int32_t> prompt() const;  // with that
     // Of the attempt.
     sched::AttemptRef of;
     std::optional<Reservation> reservation;

@@ -74,8 +74,8 @@ template <>
 void Conductor::carry_out(const sched::TriedAgain& t, const InHand&) {
   instruments_->retries.add();
   if (const auto it = jobs_.find(t.request); it != jobs_.end())
-    log_warn("conductor", "request %s is tried again: %s", it->second->ask.id.c_str(),
-             t.why.c_str());
+    log_warn("conductor", "request %s is tried again, behind %zu tokens: %s",
+             it->second->ask.id.c_str(), it->second->told.size(), t.why.c_str());
 }
 
 template <>
@@ -88,6 +88,9 @@ void Conductor::carry_out(const sched::DeliverTokens& d, const InHand& hand) {
   Job* const job = find(d.of);
   if (job == nullptr || hand.update == nullptr) return;
   const Progress* const before = std::exchange(job->reported, &d.progress);
+  const std::vector<int32_t>& all = hand.update->tokens;
+  job->told.insert(job->told.end(), all.begin() + std::min<std::ptrdiff_t>(d.skip, std::ssize(all)),
+                   all.end());
   const std::shared_ptr<ResponseSink> sink = job->sink;  // it may cancel the request
   if (d.skip == 0) {
     sink->on_tokens(d.progress, hand.update->tokens, hand.update->logprobs);

@@ -68,6 +68,13 @@ std::vector<Change> changes_for(const GenerateRequest& ask, const std::string& t
   return all;
 }
 
+std::string changed_body(const ProxiedRequest& p, const std::string& theirs,
+                         std::span<const Change> changes) {
+  if (p.method == "GET") return {};
+  if (!p.form) return p.body.with(changes);
+  return renames(p, theirs) ? p.form->with("model", theirs) : p.form->text();
+}
+
 // When an engine that is full may be asked again: its own words, if they can stand in a header.
 std::string retry_after_of(const std::map<std::string, std::string>& headers) {
   const auto it = headers.find("retry-after");
@@ -101,7 +108,8 @@ void Conductor::carry_out(const sched::ProxyTo& p, const InHand&) {
       change_for_first(o.pair, w.meeting, known, changes);
     }
   }
-  ask_engine(*job, *e, job->ask.proxied->body.with(changes), pair && !p.second);
+  ask_engine(*job, *e, changed_body(*job->ask.proxied, e->options.model, changes),
+             pair && !p.second);
 }
 
 // `first_half`: of a pair.
@@ -110,15 +118,15 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   EngineExchange& exchange = first_half ? job.proxied->first : job.proxied->answer;
   exchange.asked = engine.options.name;
   const ProxiedRequest& proxied = *job.ask.proxied;
-  http::ClientRequest r =
-      engine.request("POST", proxied.target.empty() ? proxied.path : proxied.target);
+  http::ClientRequest r = engine.request(proxied.method.c_str(),
+                                         proxied.target.empty() ? proxied.path : proxied.target);
   const bool keyed = !r.headers.empty();
   for (const auto& [name, value] : proxied.headers)
     if (!keyed || (name != "authorization" && name != "x-api-key"))
       r.headers.push_back({name, value});
   exchange.span = job.span.child(loop_.now());
   pass_trace(r.headers, exchange.span ? exchange.span.context() : job.ask.trace);
-  r.headers.push_back({"content-type", "application/json"});
+  if (!proxied.type.empty()) r.headers.push_back({"content-type", proxied.type});
   r.headers.push_back({"x-request-id", job.ask.id});
   if (first_half && engine.options.pair == PairKind::kConcurrent && engine.options.rank > 0)
     r.headers.push_back({"x-data-parallel-rank", std::to_string(engine.options.rank)});

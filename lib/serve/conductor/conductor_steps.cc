@@ -17,7 +17,12 @@ constexpr int kPinLease = 3;  // step timeouts: to reserve, to allocate, to read
 constexpr size_t kReasonMax = 500;
 
 // An older release would leave the members out without a word.
-Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
+Result<> can_draw(const GenerateRequest& ask, bool goes_on, const Reservation& r) {
+  const bool looks_back = !ask.constraint.none() || !ask.controls.none();
+  if (goes_on && looks_back && !r.continues)
+    return fail(Code::kUnsupported,
+                "its release cannot go on with an answer that has a constraint or penalties: "
+                "update it");
   if (!ask.constraint.none() && r.sampling < kConstraints)
     return fail(Code::kUnsupported,
                 "its release knows no constrained output, as response_format: update it, or leave "
@@ -30,6 +35,15 @@ Result<> can_draw(const GenerateRequest& ask, const Reservation& r) {
 
 uint32_t wait_ms(Duration patience) {
   return static_cast<uint32_t>(std::clamp(to_ms(patience), 0.0, 600'000.0));
+}
+
+// Whether each token has the logprobs that were asked for. Of a peer nothing is believed.
+bool tells_all(const TokenUpdate& u, uint32_t logprobs, uint64_t vocab) {
+  const uint64_t tops = std::min<uint64_t>(logprobs - 1, vocab);
+  return u.logprobs.size() == u.tokens.size() &&
+         std::all_of(u.logprobs.begin(), u.logprobs.end(), [&](const TokenLogprobs& t) {
+           return t.top.size() == tops && t.top_logprobs.size() == tops;
+         });
 }
 
 Result<> outcome_of(const auto& reply) {
@@ -79,6 +93,12 @@ void Conductor::call(Job& job, const sched::SendStep& step, const M& message,
       telemetry::to_wire(above));
 }
 
+std::vector<int32_t> Conductor::Job::prompt() const {
+  std::vector<int32_t> all = ask.prompt;
+  all.insert(all.end(), told.begin(), told.end());
+  return all;
+}
+
 void Conductor::answered(sched::StepAnswered answer, const char* op) {
   instruments_->tx(op, answer.outcome.has_value());
   run(std::move(answer));
@@ -89,10 +109,11 @@ void Conductor::reserve(Job& job, const sched::SendStep& step) {
   Reserve m;
   m.request = wire(step.of);
   m.conductor = rpc_->address();
-  m.prompt = g.prompt;
+  m.prompt = job.prompt();
+  m.answered = static_cast<uint32_t>(job.told.size());
   m.epoch = step.to.epoch;
-  m.max_tokens = g.max_tokens;
-  m.min_tokens = g.min_tokens;
+  m.max_tokens = g.max_tokens - std::min(m.answered, g.max_tokens);
+  m.min_tokens = g.min_tokens - std::min(m.answered, g.min_tokens);
   m.ignore_eos = g.ignore_eos;
   m.stop_tokens = g.stop_tokens;
   m.seed = g.seed;
@@ -100,13 +121,13 @@ void Conductor::reserve(Job& job, const sched::SendStep& step) {
   m.top_k = g.top_k;
   m.top_p = g.top_p;
   m.controls = g.controls;
-  m.constraint = g.constraint;
+  m.constraint = g.constraint.to_send();
   m.cache_salt = g.cache_salt;
   if (const Worker* p = workers_.find(step.with)) m.prefill = p->control;
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
   call<Reserve>(job, step, m, [this, of = step.of](Job& j, const Result<Reservation>& reply) {
     sched::StepAnswered answer{.of = of, .step = sched::Step::kReserve};
-    answer.outcome = reply ? can_draw(j.ask, *reply) : fail(reply.error());
+    answer.outcome = reply ? can_draw(j.ask, !j.told.empty(), *reply) : fail(reply.error());
     if (reply) j.reservation = *reply;
     instruments_->tx("reserve", reply.has_value());
     run(answer);
@@ -140,7 +161,7 @@ void Conductor::pin(Job& job, const sched::SendStep& step) {
 void Conductor::allocate(Job& job, const sched::SendStep& step) {
   TxAllocate m;
   m.request = wire(step.of);
-  m.prompt = job.ask.prompt;
+  m.prompt = job.prompt();
   m.cache_salt = job.ask.cache_salt;
   m.epoch = step.to.epoch;
   if (job.reservation) m.target = *job.reservation;
@@ -245,9 +266,10 @@ bool Conductor::update(const TokenUpdate& u, const NodeId& from) {
                              .kv_errors = u.kv_errors,
                              .load_ms = u.load_ms,
                              .decode_ms = u.decode_ms};
-  if (job->ask.controls.logprobs > 0 && u.logprobs.size() != u.tokens.size()) {
+  const uint32_t logprobs = job->ask.controls.logprobs;
+  if (logprobs > 0 && !tells_all(u, logprobs, spec().vocab)) {
     event.finish = "error";
-    event.error = "tokens without logprobs";
+    event.error = "tokens without logprobs, which the request asks for";
   }
   run(event, {.update = &u});
   return u.first <= next;

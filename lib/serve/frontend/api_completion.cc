@@ -47,6 +47,18 @@ void choose_side(ParsedRequest& asked, bool engines) {
       "", "no_capacity"});
 }
 
+// A GET, or a POST of a form, to a path of --pass.
+std::optional<PassedForm> form_of(const http::Request& r, const PassedPaths& passed) {
+  if (!passed.match(r.path)) return std::nullopt;
+  const auto given = r.headers.find("content-type");
+  const std::string type = given == r.headers.end() ? "" : given->second;
+  if (r.method == "POST" && !is_form(type)) return std::nullopt;
+  const auto model = r.query.find("model");
+  const bool posted = r.method == "POST";
+  return PassedForm{posted ? "POST" : "GET", posted ? type : "",
+                    !posted && model != r.query.end() ? model->second : ""};
+}
+
 // In the form of the API that was asked.
 std::unique_ptr<AnswerWriter> writer_for(const std::string& path, const std::string& id,
                                          const std::string& own, const CompletionRequest& r) {
@@ -209,10 +221,21 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
   ApiLimits limits = limits_;
   limits.names = conductor_.external().catalog().names();
   const std::string& body = x.request().body;
+  const std::optional<PassedForm> form = form_of(x.request(), passed_);
   texts_.run(
       x, ids_.of(x), tenant, body.size(),
-      [asked, engines, path, limits = std::move(limits), &body] {
-        *asked = parse_asked(path, body, engines, limits);
+      [asked, engines, path, form, limits = std::move(limits), &body] {
+        if (!form) {
+          *asked = parse_asked(path, body, engines, limits);
+          return;
+        }
+        auto passed = parse_passed(path, body, *form, limits);
+        if (!passed) {
+          *asked = tl::unexpected(std::move(passed.error()));
+          return;
+        }
+        (*asked)->own = tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
+        (*asked)->proxied = std::make_shared<ProxiedRequest>(std::move(*passed));
       },
       [this, x, tenant, asked, then = std::move(then)](bool done) {
         if (!done) return then(nullptr);

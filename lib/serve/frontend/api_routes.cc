@@ -368,7 +368,7 @@ void ApiServer::dispatch(const http::Exchange& x) {
 
 // A path of --pass is a tenant's, as the engines' others.
 const ApiServer::Route* ApiServer::route_of(const std::string& path) const {
-  static constexpr Route kPassed = {"POST", "", Who::kTenant, Pages::by_engine};
+  static constexpr Route kPassed = {kBoth, "", Who::kTenant, Pages::by_engine};
   const Route* const known = Route::find(path);
   return known == nullptr && passed_.match(path) ? &kPassed : known;
 }

@@ -100,7 +100,10 @@ void ApiServerOptions::describe(OptionList& v) {
     "serve beyond loopback without --api-keys: all who reach the port may send prompts");
   v("cors-origins", cors_origins,
     "sites whose pages may ask, as https://chat.example, or * for all; empty: none");
-  v("pass", pass, "other paths below /v1/ whose POSTs go to external engines, such as /v1/audio/*");
+  v("pass", pass,
+    "other paths below /v1/ whose GETs and POSTs, of JSON or forms, go to external engines, such "
+    "as "
+    "/v1/audio/*");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
   v("otlp-ratio", otlp_ratio,
     "share of the requests whose spans --otlp gets, 0 to 1, of those that bring no trace of their "
@@ -143,6 +146,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   http::ServerOptions server;
   server.names = options.http_names;
   server.json_only = true;
+  server.forms = [passed = api->passed_](std::string_view path) { return passed.match(path); };
   server.origins = options.cors_origins;
   server.local_optional = options.admin_socket.empty();
   if (!server.local_optional && options.admin_socket != "none")

@@ -108,6 +108,21 @@ std::string gbnf_text(std::string_view text) {
   return out + '"';
 }
 
+// The same, but for marks of calls that the vocabulary has as tokens that are no text: these tokens
+// and not their letters, as the model was taught.
+std::string gbnf_marked(std::string_view text, const ApiLimits& limits) {
+  const model::Tokenizer& tokenizer = *limits.tokenizer;
+  for (size_t at = 0; at < text.size(); ++at)
+    for (const std::string_view mark : model::tool_call_marks(limits.calls)) {
+      if (!text.substr(at).starts_with(mark)) continue;
+      const auto token = tokenizer.find(mark);
+      if (!token || !tokenizer.special(*token) || !tokenizer.bytes(*token).empty()) continue;
+      return gbnf_text(text.substr(0, at)) + strf(" <[%d]> ", *token) +
+             gbnf_marked(text.substr(at + mark.size()), limits);
+    }
+  return gbnf_text(text);
+}
+
 // What a tool's arguments must look like: an object by its schema.
 tl::expected<std::string, ApiError> arguments_schema(const std::string& name, const Json& tool) {
   const Json* const given = member(tool["function"], "parameters");
@@ -144,10 +159,11 @@ tl::expected<std::string, ApiError> calls_grammar(const Json& tools, const ApiLi
   }
   std::string out = "root ::= calls" + std::string(answer.empty() ? "" : " | answer") + '\n';
   if (!answer.empty()) out += "answer ::= %json " + answer + '\n';
-  out += "calls ::= " + gbnf_text(f.open) + " call ";
-  if (use.parallel) out += '(' + gbnf_text(f.between) + " call)* ";
-  return out + gbnf_text(f.close) + "\ncall ::= " + gbnf_text(f.begin) + " (" + names + ") " +
-         gbnf_text(f.end) + '\n' + schemas;
+  const auto text = [&](const char* part) { return gbnf_marked(part, limits); };
+  out += "calls ::= " + text(f.open) + " call ";
+  if (use.parallel) out += '(' + text(f.between) + " call)* ";
+  return out + text(f.close) + "\ncall ::= " + text(f.begin) + " (" + names + ") " + text(f.end) +
+         '\n' + schemas;
 }
 
 // A call where `tool_choice` wants one; beside a form that is JSON, a call or that.

@@ -47,6 +47,22 @@ std::vector<int32_t> tokens_of_prompt(const Json& j, const ApiLimits& limits) {
 
 }  // namespace
 
+// Whose model a request is for.
+tl::expected<void, ApiError> name_model(ProxiedRequest& r, std::string model,
+                                        const ApiLimits& limits) {
+  auto meaning = limits.names ? limits.names->find(model) : ModelNames(limits.model).find(model);
+  if (!meaning) return tl::unexpected(no_such_model(model, limits));
+  r.base = std::move(meaning->model);
+  r.adapter = std::move(meaning->adapter);
+  r.model = std::move(model);
+  return {};
+}
+
+void count_text(ProxiedRequest& r, std::string_view prompt) {
+  r.tokens_about = std::max<uint64_t>(1, prompt.size() / kBytesPerToken);
+  r.pieces = TextAffinity::pieces(prompt, xxh3(r.base + '\n' + r.adapter));
+}
+
 tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::string body,
                                                      const ApiLimits& limits) {
   ProxiedRequest r;
@@ -60,17 +76,43 @@ tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::stri
   if (r.body.find("model")) {
     auto model = r.body.find_string("model");
     if (!model) return bad("model", "'model' is no string");
-    auto meaning =
-        limits.names ? limits.names->find(*model) : ModelNames(limits.model).find(*model);
-    if (!meaning) return tl::unexpected(no_such_model(*model, limits));
-    r.base = std::move(meaning->model);
-    r.adapter = std::move(meaning->adapter);
-    r.model = std::move(*model);
+    if (auto named = name_model(r, std::move(*model), limits); !named)
+      return tl::unexpected(std::move(named.error()));
   }
   r.stream = r.body.find("stream") == "true";
-  const std::string_view prompt = prompt_text(r.body);
-  r.tokens_about = std::max<uint64_t>(1, prompt.size() / kBytesPerToken);
-  r.pieces = TextAffinity::pieces(prompt, xxh3(r.base + '\n' + r.adapter));
+  count_text(r, prompt_text(r.body));
+  return r;
+}
+
+tl::expected<ProxiedRequest, ApiError> parse_passed(std::string path, std::string body,
+                                                    const PassedForm& form,
+                                                    const ApiLimits& limits) {
+  ProxiedRequest r;
+  r.base = limits.model;
+  r.path = std::move(path);
+  r.method = form.method;
+  r.type = form.type;
+  std::string model = form.model;
+  std::string_view prompt;
+  if (form.method == "POST") {
+    auto text = FormText::parse(std::move(body), form.type);
+    if (!text)
+      return tl::unexpected(
+          ApiError{400, "the body is not taken: " + text.error().what, "", "invalid_form"});
+    r.form = std::move(*text);
+    for (const char* const name :
+         {"cache_salt", "kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"})
+      if (r.form->has(name)) return bad(name, strf("'%s' is not taken in a form", name));
+    const auto named = r.form->find("model");
+    if (!named && r.form->has("model")) return bad("model", "'model' is no single field");
+    if (named) model = *named;
+    r.stream = r.form->find("stream") == "true";
+    prompt = r.form->find("prompt").value_or("");
+  }
+  if (!model.empty())
+    if (auto named = name_model(r, std::move(model), limits); !named)
+      return tl::unexpected(std::move(named.error()));
+  count_text(r, prompt);
   return r;
 }
 

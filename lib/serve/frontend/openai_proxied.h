@@ -23,6 +23,17 @@ namespace mc::serve {
 tl::expected<ProxiedRequest, ApiError> parse_proxied(std::string path, std::string body,
                                                      const ApiLimits& limits);
 
+// How a request came to a path of --pass, where that is no POST of JSON.
+struct PassedForm {
+  std::string method, type;  // of HTTP; of the body
+  std::string model;         // that its query names; empty: none
+};
+// The same for these: a form names its model in a field. Errors: 400 too for a form that names what
+// no client may say.
+tl::expected<ProxiedRequest, ApiError> parse_passed(std::string path, std::string body,
+                                                    const PassedForm& form,
+                                                    const ApiLimits& limits);
+
 // The prompt's tokens by our own tokenizer and chat template; none where it is not one text, one
 // list of ids or a chat of texts, or is more than the context can hold.
 std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& limits);

@@ -59,9 +59,10 @@ struct Reservation {
   // 1: D does Reserve's `controls`; 2: and its `constraint`. 0: its release does not know of them.
   uint32_t sampling = 0;
   uint32_t blocks_here = 0;  // leading blocks whose KV D has: P sends none of it
+  bool continues = false;    // D does what Reserve's `answered` asks for
   static void fields(auto& a, auto& m) {
     a(m.segment, wire::at_most<kPromptMax>(m.block_offsets), m.guard_offset, m.guard, m.control,
-      m.ranks, m.sampling, m.blocks_here);
+      m.ranks, m.sampling, m.blocks_here, m.continues);
   }
 };
 
@@ -84,11 +85,14 @@ struct Reserve {
   uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: any
   SamplingControls controls;
   Constraint constraint;
+  // The last tokens of `prompt` that are the beginning of the answer, by another worker: penalties
+  // and the constraint count them as such.
+  uint32_t answered = 0;
   static void fields(auto& a, auto& m) {
     a(m.request, m.conductor, wire::at_most<kPromptMax>(m.prompt), m.max_tokens, m.min_tokens,
       m.ignore_eos, wire::at_most<kStopTokensMax>(m.stop_tokens), m.seed, m.temperature,
       m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch, m.controls,
-      m.constraint);
+      m.constraint, m.answered);
   }
 };
 

@@ -5,10 +5,12 @@
 // Thread: values.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "serve/protocol/form_text.h"
 #include "serve/protocol/json_text.h"
 
 namespace mc::serve {
@@ -16,7 +18,10 @@ namespace mc::serve {
 struct ProxiedRequest {
   std::string path;
   std::string target;  // the path and its query as the client sent them; empty: `path`
+  std::string method = "POST";
+  std::string type = "application/json";  // of the body
   JsonText body;
+  std::optional<FormText> form;                              // instead of `body`
   std::vector<std::pair<std::string, std::string>> headers;  // of the client's, those that pass
   std::string model;    // as the client calls it; empty: it names none
   std::string base;     // the conductor's name for that model, or of the adapter's

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/mutex.h"
@@ -64,12 +65,21 @@ class MaskThread {
 struct Vocabulary {
   explicit Vocabulary(model::Tokenizer t) : tokenizer(std::move(t)) {
     std::vector<std::string_view> tokens;
-    for (uint32_t id = 0; id < tokenizer.vocab(); ++id)
-      tokens.push_back(tokenizer.bytes(static_cast<int32_t>(id)));  // none of what is no text
+    for (uint32_t id = 0; id < tokenizer.vocab(); ++id) {
+      const auto token = static_cast<int32_t>(id);
+      if (tokenizer.bytes(token).empty() && !tokenizer.piece(token).empty())
+        marks[token] = model::grammar::mark_bytes(id);
+      tokens.push_back(bytes(token));
+    }
     trie = std::make_shared<const TokenTrie>(tokens);
   }
-  std::string_view bytes(int32_t token) const { return tokenizer.bytes(token); }
+  // What a grammar calls it; "": it is in none.
+  std::string_view bytes(int32_t token) const {
+    const auto mark = marks.find(token);
+    return mark == marks.end() ? tokenizer.bytes(token) : std::string_view(mark->second);
+  }
   model::Tokenizer tokenizer;
+  std::unordered_map<int32_t, std::string> marks;  // of tokens that are no text
   std::shared_ptr<const TokenTrie> trie;
 };
 
@@ -109,6 +119,16 @@ struct Guide::State {
     over = true;
     making = false;
     changed.notify_all();
+  }
+  // Tokens of the answer that came before this worker had it.
+  void follow(std::span<const int32_t> tokens) {
+    for (const int32_t token : tokens) {
+      const auto took = matcher->take(vocabulary->bytes(token));
+      if (!took) return fail_with(took.error().what);
+      if (!*took) return fail_with("the answer so far does not fit its constraint");
+      first = false;
+    }
+    if (matcher->over()) fail_with("the answer so far is all that its constraint allows");
   }
   static void begin(const std::shared_ptr<State>& self) {
     {
@@ -218,7 +238,7 @@ Guides::Guides(io::Loop& loop, const Engine& engine, OpenTokenizer tokenizer)
 Guides::~Guides() = default;
 
 Result<std::shared_ptr<Guide>> Guides::open(const Constraint& constraint, std::vector<int32_t> ends,
-                                            const std::vector<int32_t>& prompt) {
+                                            const std::vector<int32_t>& prompt, size_t answered) {
   if (constraint.none()) return nullptr;
   if (!able() || constraint.kind() == model::grammar::Form::kNone)
     return fail(Code::kUnsupported, "this worker does not know constrained output of form %u",
@@ -230,22 +250,23 @@ Result<std::shared_ptr<Guide>> Guides::open(const Constraint& constraint, std::v
   const auto state = std::make_shared<Guide::State>();
   state->ends = std::move(ends);
   state->thread = &threads_->masks;
-  const auto compile = [this, state, constraint, prompt, threads = threads_.get()] {
+  const auto compile = [this, state, constraint, prompt, answered, threads = threads_.get()] {
     const auto made = threads->compiled(constraint, tokenizer_);
     if (!made) return state->fail_with("the constraint cannot be used: " + made.error().what);
     state->vocabulary = threads->vocabulary;
     state->compiled = *made;
     const model::Tokenizer& tokenizer = state->vocabulary->tokenizer;
     state->drops_space =
-        tokenizer.adds_space() && prompt.size() == 1 && prompt[0] == tokenizer.bos();
+        tokenizer.adds_space() && prompt.size() == answered + 1 && prompt[0] == tokenizer.bos();
     // What ends an answer: of a chat's tokens those that are no text.
-    std::erase_if(state->ends, [&](int32_t t) { return !state->vocabulary->bytes(t).empty(); });
+    std::erase_if(state->ends, [&](int32_t t) { return !tokenizer.bytes(t).empty(); });
     for (uint32_t id = 0; id < engine_.spec().vocab; ++id)
       if (engine_.ends_answer(static_cast<int32_t>(id)))
         state->ends.push_back(static_cast<int32_t>(id));
     state->allowed = TokenSet(state->vocabulary->trie->vocab());
     state->matcher.emplace((*made)->automaton);
-    Guide::State::begin(state);
+    state->follow(std::span(prompt).last(std::min(answered, prompt.size())));
+    if (!state->over) Guide::State::begin(state);
   };
   const auto done = [state] {
     state->ready = true;

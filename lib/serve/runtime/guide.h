@@ -53,10 +53,11 @@ class Guides {
   Guides(io::Loop& loop, const Engine& engine, OpenTokenizer tokenizer);
   ~Guides();
   bool able() const { return tokenizer_ != nullptr; }
-  // nullptr for no constraint. `ends`: tokens that end an answer, beside the engine's.
+  // nullptr for no constraint. `ends`: tokens that end an answer, beside the engine's. `answered`:
+  // tokens at the end of the prompt that are the beginning of the answer.
   // Errors: kUnsupported, kNoSpace.
   Result<std::shared_ptr<Guide>> open(const Constraint& constraint, std::vector<int32_t> ends,
-                                      const std::vector<int32_t>& prompt);
+                                      const std::vector<int32_t>& prompt, size_t answered = 0);
 
  private:
   struct Threads;

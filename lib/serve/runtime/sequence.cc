@@ -1,5 +1,7 @@
 #include "serve/runtime/sequence.h"
 
+#include <algorithm>
+
 namespace mc::serve {
 
 void Sequence::append(int32_t token, uint32_t block_tokens) {
@@ -60,7 +62,7 @@ SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   s->sampling.min_p = c.min_p;
   s->sampling.penalties = {c.presence_penalty, c.frequency_penalty, c.repetition_penalty};
   s->sampling.bias = s->bias;
-  s->sampling.prompt = s->prompt;
+  s->sampling.prompt = s->prompt - std::min<size_t>(m.answered, s->prompt);
   s->sampling.logprobs = c.logprobs;
   return s;
 }

@@ -159,6 +159,9 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   const auto vocab = static_cast<int32_t>(engine_.spec().vocab);
   if (std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
     return fail(Code::kInvalid, "a prompt token is outside the vocabulary of %d", vocab);
+  if (m.answered >= m.prompt.size())
+    return fail(Code::kInvalid, "%u tokens of the answer in a prompt of %zu: want fewer",
+                m.answered, m.prompt.size());
   if (!m.controls.valid(engine_.spec().vocab))
     return fail(Code::kInvalid, "a penalty, min_p, logit_bias or logprobs is outside its range");
   if (sequences_.contains(m.request))
@@ -173,7 +176,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   const Time now = call.now;
   MC_TRY_(check(m));
   SequencePtr s = make_sequence(m, engine_.block_tokens());
-  MC_TRY(s->guide, guides_.open(m.constraint, m.stop_tokens, m.prompt));
+  MC_TRY(s->guide, guides_.open(m.constraint.received(), m.stop_tokens, m.prompt, m.answered));
   s->own = colocated_ && m.prefill == control_;
   if (config_.speculate > 0 && engine_.checks_guesses()) s->speculation.emplace(config_.speculate);
   MC_TRY_(memory_.reserve(s, now));
@@ -182,6 +185,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   r.control = control_;
   r.ranks = shape_.ranks;
   r.sampling = guides_.able() ? kConstraints : kControls;
+  r.continues = true;
   for (size_t i = 0; !s->own && i < s->parents.size(); ++i)
     r.block_offsets.push_back(core_->block_offset(memory_.id(*s, i)));
   s->settled = s->own;  // no other process writes

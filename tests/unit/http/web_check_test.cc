@@ -92,6 +92,19 @@ TEST_CASE("F12: another site's page is refused, our own is not") {
   CHECK(status_of("GET", {{"host", "here:80"}, {"origin", "https://here"}}, wide) == 403);
 }
 
+TEST_CASE("a form is taken at the paths that take forms, and nowhere else") {
+  WebRules rules{.json_only = true};
+  const auto status = [&](const char* type, const std::string& at) {
+    rules.forms = [at](std::string_view path) { return path == at; };
+    return status_of("POST", {{"content-type", type}, {"content-length", "2"}}, rules);
+  };
+  const std::string path = "/";
+  CHECK(status("multipart/form-data; boundary=x", path) == 200);
+  CHECK(status("multipart/form-data; boundary=x", path + "x") == 415);
+  CHECK(status("text/plain", path) == 415);
+  CHECK(status("application/json", "") == 200);
+}
+
 TEST_CASE("F12: a body is JSON and says so") {
   const WebRules rules{.json_only = true};
   struct Row {

@@ -146,6 +146,18 @@ TEST_CASE("GBNF: %json stands for the texts that a schema takes") {
   CHECK(says(refusal(Form::kGbnf, "root ::= %json {\"if\":{}}"), "#/if"));
 }
 
+TEST_CASE("GBNF: a token that is no text is its own, and no letters are it") {
+  const auto a = compiled(Form::kGbnf, "root ::= <[128]> \"x\"* <[5]>?");
+  CHECK(matches(a, mark_bytes(128) + "xx" + mark_bytes(5)));
+  CHECK(matches(a, mark_bytes(128)));
+  CHECK(!matches(a, "x"));
+  CHECK(!matches(a, mark_bytes(12) + "8"));
+  CHECK(!matches(compiled(Form::kGbnf, "root ::= .*"), mark_bytes(5)));
+  CHECK(says(refusal(Form::kGbnf, "root ::= <[]>"), "want <[N]>"));
+  CHECK(says(refusal(Form::kGbnf, "root ::= <[5>"), "want <[N]>"));
+  CHECK(says(refusal(Form::kGbnf, "root ::= <[99999999999]>"), "want <[N]>"));
+}
+
 TEST_CASE("a choice is one of some texts") {
   const auto a = compiled(Form::kChoice, R"(["red","redder","green"])");
   CHECK(matches(a, "red"));

@@ -25,6 +25,7 @@ struct Life : RequestSite {
     o.prefill_timeout = o.token_timeout = 200ms;
     o.queue_timeout = 300ms;
     o.slack = 10ms;
+    o.continues = true;
     return o;
   }
   explicit Life(uint64_t seed, const AdmissionOptions& admission)

@@ -318,6 +318,66 @@ TEST_CASE("after the first token the prefill worker is not needed, the decode wo
   s.check_clean();
 }
 
+// F95
+TEST_CASE("after the first token another decode worker goes on, behind the tokens that were told") {
+  RequestOptions o;
+  o.continues = true;
+  RequestSite s(o);
+  s.join("p0", true);
+  s.join("d0", false);
+  s.join("d1", false);
+  const uint64_t r = s.arrive(40, 0, 8);
+  const AttemptRef a = s.prefilling(r);
+  s.answer(a, Step::kPrefill);
+  s.tokens(a, 3);
+  const std::string first = s.machine.progress(r)->decode;
+  const double ttft = s.machine.progress(r)->ttft_ms;
+  s.now += 50ms;
+  SUBCASE("it goes") { s.leave(first); }
+  SUBCASE("it is silent") { s.tick(s.options.token_timeout); }
+  SUBCASE("it fails") { s.tokens(a, 0, "error"); }
+  REQUIRE(s.finished(r) == nullptr);
+  CHECK(s.all<TriedAgain>().size() == 1);
+  CHECK(s.machine.next_token(a) == 0);  // what it may still say
+  const AttemptRef b = s.prefilling(r);
+  CHECK(s.sent(Step::kReserve).back().to.node != first);
+  CHECK(s.machine.next_token(b) == 1);  // of this attempt
+  s.answer(b, Step::kPrefill);
+  s.tokens(b, 4);
+  CHECK(s.machine.progress(r)->output_tokens == 7);
+  CHECK(s.machine.progress(r)->ttft_ms == ttft);
+  s.tokens(b, 1, "length");
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(!s.finished(r)->error);
+  CHECK(s.finished(r)->progress.output_tokens == 8);
+  s.check_clean();
+}
+
+TEST_CASE("an answer that others go on with waits for room from the failure on, not its arrival") {
+  RequestOptions o;
+  o.continues = true;
+  RequestSite s(o, {.admission = "baseline", .ttft_slo = 1s, .tbt_slo = 1s});
+  s.join("p0", true);
+  s.join("d0", false);
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.prefilling(r);
+  s.answer(a, Step::kPrefill);
+  s.tokens(a, 1);
+  s.now += 2 * o.queue_timeout;
+  s.join("d1", false);
+  s.leave("d0");
+  const AttemptRef b = s.attempt(r);  // not refused for a promise it was late for
+  CHECK(b != a);
+  s.answer(b, Step::kReserve, fail(Code::kNoSpace, "no blocks"));
+  CHECK(s.state(r) == RequestState::kWaiting);
+  s.tick(1ms);
+  REQUIRE(s.finished(r) == nullptr);
+  s.serve(r);
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(!s.finished(r)->error);
+  s.check_clean();
+}
+
 TEST_CASE("cancelled in any state: aborts, and the sink hears nothing more") {
   for (const int steps : {0, 1, 2, 3, 4}) {
     CAPTURE(steps);

@@ -83,6 +83,7 @@ struct FakeDecode : FakeWorker {
       r.control = server->address();
       r.guard = 7;
       r.sampling = sampling;
+      r.continues = continues;
       return r;
     });
     live();
@@ -98,6 +99,7 @@ struct FakeDecode : FakeWorker {
   }
   bool full = false;
   uint32_t sampling = kConstraints;  // 0: of an older release
+  bool continues = true;             // false: the same
   std::vector<Reserve> reserved;
 };
 

@@ -168,8 +168,63 @@ TEST_CASE("a prefill worker that dies after the KV arrived fails no request") {
   CHECK(heard.tokens.size() == 2);
 }
 
-TEST_CASE("a decode worker that dies after the first token ends the request with the reason") {
+// F95
+TEST_CASE("a decode worker that dies after the first token: another goes on with the answer") {
   Cluster c(1, 2);
+  std::string request;
+  c.p[0]->then = [&](const std::string& r) { request = r; };
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return !request.empty(); }));
+  c.d[0]->send(std::exchange(request, ""), {65}, "");
+  REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
+  c.d[0].reset();
+  REQUIRE(until(c.loop, [&] { return !request.empty(); }));
+  REQUIRE(c.d[1]->reserved.size() == 1);
+  const Reserve& again = c.d[1]->reserved[0];
+  CHECK(again.prompt.size() == 41);
+  CHECK(again.prompt.back() == 65);
+  CHECK(again.answered == 1);
+  CHECK(again.max_tokens == 3);
+  CHECK(c.p[0]->allocated.back().prompt == again.prompt);
+  c.d[1]->send(request, {66, 67}, "");
+  c.d[1]->send(request, {68}, "length");
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.tokens == std::vector<int32_t>{65, 66, 67, 68});
+  CHECK(heard.progress.output_tokens == 4);
+  CHECK(heard.progress.decode == "d1");
+}
+
+TEST_CASE("an answer with penalties goes on only at a worker that knows where it began") {
+  for (const bool knows : {false, true}) {
+    CAPTURE(knows);
+    Cluster c(1, 2);
+    c.d[1]->continues = knows;
+    std::string request;
+    c.p[0]->then = [&](const std::string& r) { request = r; };
+    Heard heard;
+    GenerateRequest g = asking({1, 2, 3});
+    g.id = "r";
+    g.max_tokens = 2;
+    g.controls.frequency_penalty = 1;
+    c.conductor->submit(std::move(g), heard.sink());
+    REQUIRE(until(c.loop, [&] { return !request.empty(); }));
+    c.d[0]->send(std::exchange(request, ""), {65}, "");
+    REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
+    c.d[0].reset();
+    REQUIRE(until(c.loop, [&] { return !request.empty() || heard.done; }));
+    if (knows) c.d[1]->send(request, {66}, "length");
+    REQUIRE(c.finish(heard));
+    CHECK(heard.failed.has_value() == !knows);
+    if (!knows) CHECK(heard.failed->what.find("cannot go on") != std::string::npos);
+  }
+}
+
+TEST_CASE("without tries left a decode worker that dies after the first token ends the request") {
+  ConductorOptions options = quick();
+  options.retries = 0;
+  Cluster c(1, 2, options);
   std::string request;
   c.p[0]->then = [&](const std::string& r) { request = r; };
   Heard heard;
@@ -283,11 +338,28 @@ TEST_CASE("logprobs come with their tokens, once, and a worker that leaves them 
   REQUIRE(heard.said.size() == 3);
   CHECK(heard.said[2].logprob == -67);
   CHECK(heard.said[2].top == std::vector<int32_t>{67});
+  const auto fails = [&] {
+    Heard without;
+    ask(without);
+    REQUIRE(without.failed);
+    CHECK(without.failed->what.find("without logprobs") != std::string::npos);
+    CHECK(without.tokens.empty());
+  };
   c.p[0]->then = [&](const std::string& r) { c.d[0]->send(r, {65}, "length"); };
-  Heard without;
-  ask(without);
-  REQUIRE(without.failed);
-  CHECK(without.failed->what.find("without logprobs") != std::string::npos);
+  fails();
+  for (const size_t tops : {0, 2})  // one was asked for; and a list that is too short for its twin
+    for (const size_t numbers : {0, 1}) {
+      c.p[0]->then = [&, tops, numbers](const std::string& r) {
+        TokenUpdate u;
+        u.request = r;
+        u.finish = "length";
+        u.tokens = {65};
+        u.logprobs.push_back({.top = std::vector<int32_t>(tops, 1),
+                              .top_logprobs = std::vector<double>(numbers, -1)});
+        c.d[0]->client->call(TokenBatch{"d0", {u}}, 1s, [](const Result<rpc::Empty>&) {});
+      };
+      fails();
+    }
 }
 
 TEST_CASE("a decode worker that says nothing more runs into the token timeout") {

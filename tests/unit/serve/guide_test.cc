@@ -129,6 +129,73 @@ TEST_CASE("constrained answers of a small model are valid, each seed another") {
   CHECK(pair.comes_to_rest());
 }
 
+// F95
+TEST_CASE("an answer that another worker began goes on with the same draws, penalties and form") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Pair pair(loop, options_of(engine));
+  pair.temperature = 1;
+  pair.seed = 11;
+  pair.controls.presence_penalty = 2;
+  pair.controls.frequency_penalty = 1;
+  pair.controls.repetition_penalty = 1.5;
+  for (const bool constrained : {false, true}) {
+    CAPTURE(constrained);
+    pair.constraint = constrained ? of(Form::kRegex, "(ab|ba|c){7}[x-z]{20}") : Constraint{};
+    const std::string id = constrained ? "guided" : "free";
+    const std::vector<int32_t> prompt = small_prompt(20, 1);
+    const auto tokens = [&](const std::string& request, const std::vector<int32_t>& from,
+                            uint32_t max_tokens) {
+      const auto target = pair.reserve(request, from, max_tokens);
+      REQUIRE_MESSAGE(target, target.error().what);
+      CHECK(target->continues);
+      const auto tx = pair.allocate(request, from, *target);
+      REQUIRE(tx);
+      REQUIRE(pair.call(*pair.to_p, Prefill{tx->tx, {}}, 20s * kSlow));
+      REQUIRE(pair.until([&] { return !pair.answers[request].finish.empty(); }));
+      REQUIRE(pair.call(*pair.to_p, TxCommit{tx->tx, {}}));
+      CHECK(pair.answers[request].error == "");
+      return pair.answers[request].tokens;
+    };
+    pair.answered = 0;
+    const std::vector<int32_t> whole = tokens(id, prompt, 24);
+    for (const size_t cut : {1, 5, 13, 20}) {
+      CAPTURE(cut);
+      const auto at = whole.begin() + static_cast<std::ptrdiff_t>(cut);
+      std::vector<int32_t> so_far = prompt;
+      so_far.insert(so_far.end(), whole.begin(), at);
+      pair.answered = static_cast<uint32_t>(cut);
+      const auto rest = tokens(id + std::to_string(cut), so_far, 24 - pair.answered);
+      CHECK(rest == std::vector<int32_t>(at, whole.end()));
+    }
+  }
+  pair.answered = 20;
+  const auto refused = pair.reserve("all", small_prompt(20, 1));
+  REQUIRE(!refused);
+  CHECK(refused.error().what.find("want fewer") != std::string::npos);
+  pair.constraint = of(Form::kRegex, "x+");
+  pair.answered = 3;
+  const Answer& odd = run(pair, "odd", 4);
+  CHECK(odd.finish == "error");
+  CHECK(odd.error.find("does not fit its constraint") != std::string::npos);
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a constraint longer than a text of a message may be comes to its worker whole") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Pair pair(loop, options_of(engine));
+  const std::string grammar = "root ::= \"ab\" # " + std::string(100'000, 'x') + "\n";
+  pair.constraint = of(Form::kGbnf, grammar);
+  const Answer& a = run(pair, "long", 7);
+  CHECK(a.error == "");
+  CHECK(a.finish == "stop");
+  CHECK(text_of(engine, a) == "ab");
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("max_tokens cuts a constrained answer, which begins as its form does") {
   SteadyClock clock;
   io::Loop loop(clock);

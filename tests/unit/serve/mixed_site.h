@@ -52,7 +52,9 @@ struct Mixed {
     r.method = body.empty() ? "GET" : "POST";
     r.url = "http://" + api->http() + path;
     r.headers = headers;
-    if (!body.empty()) r.headers.push_back({"content-type", "application/json"});
+    const bool typed = std::any_of(headers.begin(), headers.end(),
+                                   [](const auto& h) { return h.first == "content-type"; });
+    if (!body.empty() && !typed) r.headers.push_back({"content-type", "application/json"});
     r.body = body;
     http::ClientCallbacks calls;
     calls.on_headers = [&a](int status, const auto& came, Time) {

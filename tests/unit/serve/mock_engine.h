@@ -127,7 +127,8 @@ struct MockEngine {
 
   void generate(const http::Exchange& x) {
     const std::string& path = x.request().path;
-    came.push_back({path, x.request().body, x.request().headers, x.request().query});
+    const http::Request& r = x.request();
+    came.push_back({path, r.body, r.headers, r.query, r.method});
     const auto parsed = parse_json(x.request().body);  // some is no JSON to a strict reader
     const Json body = parsed ? *parsed : Json::object();
     asked.push_back(body);
@@ -223,6 +224,7 @@ struct MockEngine {
   struct Came {
     std::string path, body;
     std::map<std::string, std::string> headers, query;
+    std::string method;
   };
   std::vector<Came> came;  // every request for an answer, as it came
   std::vector<Json> asked;

@@ -192,7 +192,8 @@ struct Pair {
     m.max_tokens = max_tokens;
     m.ignore_eos = constraint.none();
     m.controls = controls;
-    m.constraint = constraint;
+    m.constraint = constraint.to_send();
+    m.answered = answered;
     m.seed = seed;
     m.temperature = temperature;
     m.kv_deadline_ms = kv_deadline_ms * kSlow;
@@ -254,6 +255,7 @@ struct Pair {
   const uint32_t kv_deadline_ms;
   SamplingControls controls;  // of what is reserved next
   Constraint constraint;      // the same
+  uint32_t answered = 0;      // the same
   double temperature = 0;
   uint64_t seed = 0;
   DummyEngine engine;

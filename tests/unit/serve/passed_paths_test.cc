@@ -46,12 +46,59 @@ TEST_CASE("other paths pass with their query where --pass names them") {
   CHECK(e.came.back().path == "/v1/audio/speech");
   CHECK(e.came.back().query.at("a") == " ");
   CHECK(e.came.back().body == R"({ "model":"org/theirs","input":"x" , "voice":"y"})");
-  CHECK(m.ask("/v1/audio/speech").status == 405);
   CHECK(m.ask("/v1/videos", body).status == 404);
   CHECK(m.ask("/v1/audio/%2e%2e/secret", body).status == 404);
   // The paths that are known pass with theirs too.
   CHECK(m.ask("/v1/messages?beta=true", body).status == 200);
   CHECK(e.came.back().query.at("beta") == "true");
+}
+
+TEST_CASE("forms and GETs pass where --pass names them, byte for byte") {
+  Mixed m(false);
+  ApiServerOptions web{.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-form-{port}.sock"};
+  web.pass = {"/v1/audio/*"};
+  m.api.reset();
+  m.api = *ApiServer::open(m.loop, web, *m.conductor, m.metrics, "{}");
+  MockEngine& e = m.engine("e0", 4, "org/theirs");
+  e.answer = std::string("ID3\0\xff", 5);
+  e.answer_type = "audio/mpeg";
+  std::string file;  // of all bytes, lines and what looks like a boundary
+  for (int i = 0; i < 300'000; ++i) file += static_cast<char>(i * 7 % 256);
+  file += "\r\n--X\r\n\r\n--x--\r\n";
+  const std::string type = "multipart/form-data; boundary=\"Xy z\"";
+  const auto form = [&](const std::string& model) {
+    const std::string head = "--Xy z\r\nContent-Disposition: form-data; name=";
+    return head + "\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n" + file +
+           "\r\n" + head + "\"model\"\r\n\r\n" + model + "\r\n--Xy z--\r\n";
+  };
+  m.headers.push_back({"content-type", type});
+  const auto r = m.ask("/v1/audio/transcriptions", form("tiny"));
+  CHECK(r.status == 200);
+  CHECK(r.body == e.answer);
+  CHECK(r.headers.at("content-type") == "audio/mpeg");
+  REQUIRE(e.came.size() == 1);
+  CHECK(e.came[0].headers.at("content-type") == type);
+  CHECK(e.came[0].body == form("org/theirs"));  // the engine's name, and nothing else
+  CHECK(m.ask("/v1/audio/transcriptions", form("unknown")).status == 404);
+  CHECK(m.ask("/v1/audio/transcriptions", form("a").substr(0, 900)).status == 400);
+  std::string salted = form("tiny");
+  salted.replace(salted.find("name=\"file\""), 11, "name=\"cache_salt\"");
+  CHECK(m.ask("/v1/audio/transcriptions", salted).status == 400);
+  CHECK(m.ask("/v1/completions", form("tiny")).status == 415);  // no path of --pass
+  CHECK(e.came.size() == 1);
+  m.headers.pop_back();
+  const auto got = m.ask("/v1/audio/voices?model=tiny&x=1");
+  CHECK(got.status == 200);
+  CHECK(got.body == e.answer);
+  REQUIRE(e.came.size() == 2);
+  CHECK(e.came[1].path == "/v1/audio/voices");
+  CHECK(e.came[1].query.at("x") == "1");
+  CHECK(e.came[1].method == "GET");
+  CHECK(e.came[1].body.empty());
+  CHECK_FALSE(e.came[1].headers.contains("content-type"));
+  CHECK(m.ask("/v1/audio/voices?model=unknown").status == 404);
+  m.headers.push_back({"content-type", "text/plain"});
+  CHECK(m.ask("/v1/audio/speech", "x").status == 415);
 }
 
 TEST_CASE("patterns and sites that cannot be are refused at the start") {
