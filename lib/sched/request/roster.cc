@@ -1,8 +1,14 @@
 #include "sched/request/roster.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mc::sched {
+namespace {
+
+constexpr size_t kCountAll = 64;  // workers; fewer are counted each time
+
+}  // namespace
 
 void Roster::join(FleetWorker& worker) {
   worker.joined = ++joined_;
@@ -15,6 +21,9 @@ void Roster::leave(FleetWorker& worker) {
   tell_others(worker, 0, 0);
   workers_.erase(worker.node);
   std::erase(changed_, &worker);
+  std::erase(recount_, &worker);
+  live_[worker.prefill] -= worker.live ? 1 : 0;
+  worker.live = worker.recount = false;
   ++members_;
 }
 
@@ -45,6 +54,7 @@ const FleetWorker* Roster::find(const WorkerRef& ref) const {
 
 void Roster::note(FleetWorker& worker) {
   if (!std::exchange(worker.noted, true)) changed_.push_back(&worker);
+  if (!std::exchange(worker.recount, true)) recount_.push_back(&worker);
 }
 
 std::vector<const FleetWorker*> Roster::take_changed() {
@@ -64,11 +74,20 @@ const FleetWorker* Roster::prefill_at(PrefixIndex::Slot slot) const {
   return slot < by_slot_.size() ? by_slot_[slot] : nullptr;
 }
 
+// Of many workers only those are looked at that were found for changes.
 size_t Roster::live(bool prefill) const {
-  return static_cast<size_t>(
-      std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
-        return entry.second->prefill == prefill && !entry.second->draining;
-      }));
+  if (workers_.size() < kCountAll)
+    return static_cast<size_t>(
+        std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+          return entry.second->prefill == prefill && !entry.second->draining;
+        }));
+  for (FleetWorker* w : std::exchange(recount_, {})) {
+    w->recount = false;
+    live_[w->prefill] -= w->live ? 1 : 0;
+    w->live = !w->draining;
+    live_[w->prefill] += w->live ? 1 : 0;
+  }
+  return live_[prefill];
 }
 
 void Roster::slots_changed(size_t slots) {

@@ -58,9 +58,10 @@ struct FleetWorker {
   uint64_t reserved_blocks = 0;   // decode: since it spoke last
   // Decode: what other conductors gave it, as it says.
   uint64_t others_requests = 0, others_tokens = 0;
-  uint64_t spoke = 0;  // how many times its blocks were told
-  StepWatch steps;     // decode
-  bool noted = false;  // among those that changed
+  uint64_t spoke = 0;                  // how many times its blocks were told
+  StepWatch steps;                     // decode
+  bool noted = false;                  // among those that changed
+  bool recount = false, live = false;  // among those to be counted; counted as not draining
 
   WorkerRef ref() const { return {node, epoch, joined}; }
 };
@@ -98,6 +99,8 @@ class Roster {
   uint64_t others_requests_ = 0, others_tokens_ = 0;
   mutable std::vector<const FleetWorker*> by_slot_;  // at `listed_` of members_
   mutable uint64_t listed_ = 0;
+  mutable std::vector<FleetWorker*> recount_;  // found for changes since live_ was right
+  mutable size_t live_[2] = {};                // decode, prefill
 };
 
 }  // namespace mc::sched
