@@ -27,9 +27,9 @@ void write_q8(const float* row, uint32_t dim, std::byte* to) {
   }
 }
 
-// Numbers of one group. In a loop of known length, so that compilers make vectors of it.
+// Numbers of one group. Compilers make vectors of a loop of known length whose arrays are apart.
 template <uint32_t kCount>
-void scaled_group(const int8_t* from, float scale, float* to) {
+void scaled_group(const int8_t* __restrict from, float scale, float* __restrict to) {
   for (uint32_t i = 0; i < kCount; ++i) to[i] = static_cast<float>(from[i]) * scale;
 }
 

@@ -252,6 +252,11 @@ TEST_CASE("the model's fingerprint differs by engine, format and weights") {
 TEST_CASE("an engine that this machine lacks is refused, with the ones it has") {
   CHECK(open_engine({"/nowhere", "cpu", "auto"}, {}, 16).error().code == Code::kNotFound);
   CHECK(open_engine({"tiny", "cpu", "f8"}, {}, 16).error().what.find("bf16") != std::string::npos);
+  const auto on_device = open_model_info({"tiny", "cuda", "q8"});
+  REQUIRE_FALSE(on_device);
+  CHECK(on_device.error().code == Code::kUnsupported);
+  CHECK(on_device.error().what.find("--kv-type q8: the cuda engine") != std::string::npos);
+  CHECK(open_model_info({"tiny", "cpu", "q8"})->spec.kv_bytes_per_token() == 2 * 2 * 4 * 34);
   CHECK(open_engine({"tiny", "cpu", "auto"}, {1, "sse9"}, 16).error().code == Code::kUnsupported);
   CHECK_FALSE(open_engine({"tiny", "cpu", "auto"}, {1u << 20, "auto"}, 16).has_value());
   CHECK(open_engine({"tiny", "auto", "auto"}, {}, 16).value()->modelled_time());
