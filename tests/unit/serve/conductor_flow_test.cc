@@ -347,7 +347,7 @@ TEST_CASE("logprobs come with their tokens, once, and a worker that leaves them 
   };
   c.p[0]->then = [&](const std::string& r) { c.d[0]->send(r, {65}, "length"); };
   fails();
-  for (const size_t tops : {0u, 2u})  // one was asked for; and a list that is too short for its twin
+  for (const size_t tops : {0u, 2u})  // one is wanted; a list too short for its twin
     for (const size_t numbers : {0u, 1u}) {
       c.p[0]->then = [&, tops, numbers](const std::string& r) {
         TokenUpdate u;
