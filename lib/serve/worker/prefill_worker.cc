@@ -82,7 +82,6 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       config_(config),
       timing_{engine.spec(), config.time_scale},
       core_(std::move(core)),
-      xfer_(transfer),
       block_bytes_(core_->block_bytes()),
       shape_(KvShape::of(engine_.spec(), engine_.block_tokens(), engine_.ranks())),
       blocks_(core_->blocks()),

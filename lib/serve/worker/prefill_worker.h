@@ -216,7 +216,6 @@ class PrefillWorker {
   const PrefillConfig config_;
   const Timing timing_;
   const std::shared_ptr<WorkerCore> core_;
-  xfer::Engine& xfer_;
   const uint64_t block_bytes_;
   const KvShape shape_;
   BlockManager& blocks_;  // of the core
