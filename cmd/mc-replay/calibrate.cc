@@ -18,7 +18,8 @@ using ull = unsigned long long;
 struct CalibrateFlags {
   std::string live, quiet, trace, window, model = "tiny", report;
   uint64_t limit = 0, block = trace::kBlockTokens;
-  double time_scale = 1, tolerance = 0.1;
+  double time_scale = 1;
+  sim::Tolerances tolerances;
   sim::SimOptions sim;
 
   CalibrateFlags() { sim.overhead = Duration{0}; }
@@ -31,7 +32,9 @@ struct CalibrateFlags {
     v("block", block, "tokens of a hash id");
     v("model", model, "JSON file, or the name of one in configs/models");
     v("time-scale", time_scale, "of the workers: multiplies the model's times");
-    v("tolerance", tolerance, "how far mean TTFT, mean TBT and the hit ratio may be off");
+    v("tolerance", tolerances.p50,
+      "how far TTFT, TBT and queueing may be off at p50, and the hit ratio");
+    v("tolerance-p90", tolerances.p90, "how far TTFT, TBT and queueing may be off at p90");
     v("report", report, "file for the result: .json, or text");
     sim.describe(v);
   }
@@ -78,7 +81,7 @@ Result<sim::LiveRun> read_run(const std::string& file) {
   MC_TRY(const Json json, read_json_file(file));
   MC_TRY(sim::LiveRun run, sim::live_run(json, file));
   if (run.failed > 0)
-    log_warn("replay", "%s: %llu requests failed: the means leave them out", file.c_str(),
+    log_warn("replay", "%s: %llu requests failed: its figures leave them out", file.c_str(),
              static_cast<ull>(run.failed));
   return run;
 }
@@ -97,11 +100,12 @@ Result<sim::MachineFit> fit(const CalibrateFlags& o, const trace::Trace& trace,
   play.speed = 1;  // of the live run: of the recorded times, which are not played
   play.qps = 1. / 86'400;
   MC_TRY(const sim::Run run, simulate(trace, spec, quiet, play, options));
-  return sim::fit_machine(quiet, sim::means_of(run.summary), spec);
+  return sim::fit_machine(quiet, sim::parts_of(run.summary), spec);
 }
 
 Result<int> run(const CalibrateFlags& o, const Context& context) {
-  if (!(o.tolerance > 0)) return fail(Code::kInvalid, "--tolerance must be above 0");
+  if (!(o.tolerances.p50 > 0 && o.tolerances.p90 > 0))
+    return fail(Code::kInvalid, "--tolerance and --tolerance-p90 must be above 0");
   if (!(o.time_scale > 0)) return fail(Code::kInvalid, "--time-scale must be above 0");
   MC_TRY(const sim::LiveRun live, read_run(o.live));
   if (live.concurrency > 0)
@@ -127,13 +131,17 @@ Result<int> run(const CalibrateFlags& o, const Context& context) {
     sim::apply(*machine, spec, options);
   }
   MC_TRY(const sim::Run simulated, simulate(trace, spec, live, play, options));
-  const auto c = sim::calibrate(live.means, sim::means_of(simulated.summary), o.tolerance);
+  const auto c = sim::calibrate(live, sim::parts_of(simulated.summary), o.tolerances);
   const std::string json = dump_json(sim::calibration_json(c, machine)) + "\n";
   const std::string text = sim::calibration_text(c, machine);
   std::fputs((context.json ? json : text).c_str(), stdout);
   if (!o.report.empty())
     MC_TRY_(io::write_file_atomically(o.report, o.report.ends_with(".json") ? json : text));
-  return c.within ? 0 : 5;
+  switch (c.verdict) {
+    case sim::Agreement::kHeld: return 0;
+    case sim::Agreement::kUnmeasured: return 6;
+    default: return 5;
+  }
 }
 
 }  // namespace
@@ -145,7 +153,8 @@ void add_calibrate(Program& program) {
         v.positional("LIVE", o.live, "report of mc-replay run (JSON)");
         v.example("mc-replay calibrate live.json --quiet quiet.json",
                   "quiet.json: the same trace, run before with --concurrency 1");
-        v.exit_status(5, "mean TTFT, mean TBT or the hit ratio is off by more than --tolerance");
+        v.exit_status(5, "TTFT, TBT, queueing or the hit ratio is off by more than allowed");
+        v.exit_status(6, "one is off, but the machine ran the live run's threads too late to tell");
         v.run_with([&o](Context& c) { return run(o, c); });
       });
 }

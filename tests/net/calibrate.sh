@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A live run beside its own simulation: the hit tokens are the same, the parts of TTFT add up, two
-# policies rank alike, and runs that cannot be compared are refused.
+# A live run beside its own simulation: what is promised of TTFT, TBT, queueing and hits holds, the
+# parts of TTFT add up, two policies rank alike, and runs that cannot be compared are refused.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
 sample 60
@@ -13,22 +13,26 @@ run_live() { # report, options...
 
 # Slow enough that the model's times, not this machine's, are most of what is measured.
 up() { cluster_up --prefill 1 --decode 1 --store 1 --block-size 512 --time-scale 20; }
-up
-run_live "$T/quiet.json" --concurrency 1
-loopback down
-up
-run_live "$T/live.json" --speed 2
-loopback down
-
-rc=0
-"$MC_BIN/mc-replay" calibrate "$T/live.json" --quiet "$T/quiet.json" --time-scale 20 \
-  --output json >"$T/calibration.json" 2>"$T/err" || rc=$?
-[ "$rc" = 0 ] || [ "$rc" = 5 ] || die "calibrate exits $rc: $(cat "$T/err")"
-jq -e '.schema == "mc-replay-calibration/1" and .figures.hit_ratio.error == 0' \
-  "$T/calibration.json" >/dev/null || die "hits differ: $(cat "$T/calibration.json")"
-# Ten times worse than promised on a quiet machine would still be a bug, not noise.
-jq -e '.figures.ttft_s.error | fabs < 1' "$T/calibration.json" >/dev/null ||
-  die "the simulation has nothing to do with the run: $(cat "$T/calibration.json")"
+# The gate: calibrate fails when TTFT, TBT, queueing or hits differ by more than is promised. It tells
+# a machine that ran its threads too late ("not measured"), which fails nothing and proves nothing.
+# Other work may come and go in the midst of a run: what is over must be so three times.
+gate() {
+  local rc=0
+  up
+  run_live "$T/quiet.json" --concurrency 1
+  loopback down
+  up
+  run_live "$T/live.json" --speed 2
+  loopback down
+  "$MC_BIN/mc-replay" calibrate "$T/live.json" --quiet "$T/quiet.json" --time-scale 20 \
+    --output json >"$T/calibration.json" 2>"$T/err" || rc=$?
+  [ "$rc" = 0 ] || [ "$rc" = 5 ] || [ "$rc" = 6 ] || die "calibrate exits $rc: $(cat "$T/err")"
+  jq -e '.schema == "mc-replay-calibration/1" and .figures.hit_ratio.error == 0' \
+    "$T/calibration.json" >/dev/null || die "hits differ: $(cat "$T/calibration.json")"
+  jq -r .why "$T/calibration.json"
+  [ "$rc" != 5 ]
+}
+gate || gate || gate || die "live and simulated differ: $(cat "$T/calibration.json")"
 # What the server tells is inside what the client saw; the rest is the way between them.
 jq -se 'map(.ttft_ms - (.queue_ms + .prefill_ms + .transfer_ms + .first_step_ms)) as $rest |
   ($rest | min) > -1 and ($rest | add) < 0.5 * (map(.ttft_ms) | add)' "$T/live.json.jsonl" \
@@ -43,7 +47,7 @@ run_policy() { # the live run beside its simulation, into $T/POLICY.cal
   loopback down
   "$MC_BIN/mc-replay" calibrate "$T/$policy.json" --time-scale 40 --output json \
     >"$T/$policy.cal" 2>"$T/err" || rc=$?
-  [ "$rc" = 0 ] || [ "$rc" = 5 ] || die "calibrate of $policy exits $rc: $(cat "$T/err")"
+  [ "$rc" = 0 ] || [ "$rc" = 5 ] || [ "$rc" = 6 ] || die "calibrate of $policy exits $rc: $(cat "$T/err")"
 }
 ahead() { # FIGURE, live or simulated
   local than='<'

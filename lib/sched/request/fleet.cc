@@ -116,6 +116,7 @@ void Fleet::weigh_fetches(View& view, const Matches& matches, Time now) const {
     }
     std::optional<double> least;  // source_for takes that one
     for (const FleetWorker* w : *holders) {
+      if (least && *least <= 1) break;  // none is less: many hold a system prompt, few are slow
       const double factor = reader->second->fetches.factor(w->node, now);
       if (w->node != node.name && (!least || factor < *least)) least = factor;
     }

@@ -33,8 +33,9 @@ std::string word_at(const Json& json, const char* group, const char* key) {
   return v != nullptr && v->is_string() ? v->get<std::string>() : "";
 }
 
-std::optional<double> mean_of(const trace::Distribution& d, double scale) {
-  return d.empty() ? std::nullopt : std::optional(d.mean() * scale);
+std::optional<Spread> spread_of(const trace::Distribution& d, double scale) {
+  if (d.empty()) return std::nullopt;
+  return Spread{d.mean() * scale, d.percentile(50) * scale, d.percentile(90) * scale};
 }
 
 Result<uint64_t> whole(const Json& report, const std::string& file, const char* group,
@@ -47,18 +48,28 @@ Result<uint64_t> whole(const Json& report, const std::string& file, const char* 
   return static_cast<uint64_t>(*v);
 }
 
-Means means_in(const Json& report) {
-  const auto mean = [&](const char* metric) {
-    return number_at(report, {"metrics", metric, "mean"});
+Parts parts_in(const Json& report) {
+  const auto spread = [&](const char* metric) -> std::optional<Spread> {
+    const auto at = [&](const char* key) { return number_at(report, {"metrics", metric, key}); };
+    const auto mean = at("mean"), p50 = at("p50"), p90 = at("p90");
+    if (!mean || !p50 || !p90) return std::nullopt;
+    return Spread{*mean, *p50, *p90};
   };
-  return {.ttft_s = mean("ttft_s"),
-          .queue_s = mean("queue_s"),
-          .prefill_s = mean("prefill_s"),
-          .transfer_s = mean("transfer_s"),
-          .first_step_s = mean("first_step_s"),
-          .tbt_ms = mean("tbt_ms"),
-          .tpot_ms = mean("tpot_ms"),
+  return {.ttft_s = spread("ttft_s"),
+          .queue_s = spread("queue_s"),
+          .prefill_s = spread("prefill_s"),
+          .transfer_s = spread("transfer_s"),
+          .first_step_s = spread("first_step_s"),
+          .tbt_ms = spread("tbt_ms"),
+          .tpot_ms = spread("tpot_ms"),
           .hit_ratio = number_at(report, {"cache", "hit_ratio_tokens"})};
+}
+
+std::optional<Lateness> lateness_in(const Json& report) {
+  const auto p90 = number_at(report, {"schedule", "lag_ms", "p90"});
+  const auto p99 = number_at(report, {"schedule", "lag_ms", "p99"});
+  if (!p90 || !p99) return std::nullopt;
+  return Lateness{*p90 * 1e-3, *p99 * 1e-3};
 }
 
 Result<trace::PlayOptions> play_in(const Json& report) {
@@ -74,14 +85,14 @@ Result<trace::PlayOptions> play_in(const Json& report) {
 
 }  // namespace
 
-Means means_of(const trace::Summary& s) {
-  return {.ttft_s = mean_of(s.ttft_ms, 1e-3),
-          .queue_s = mean_of(s.queue_ms, 1e-3),
-          .prefill_s = mean_of(s.prefill_ms, 1e-3),
-          .transfer_s = mean_of(s.transfer_ms, 1e-3),
-          .first_step_s = mean_of(s.first_step_ms, 1e-3),
-          .tbt_ms = mean_of(s.tbt_ms, 1),
-          .tpot_ms = mean_of(s.tpot_ms, 1),
+Parts parts_of(const trace::Summary& s) {
+  return {.ttft_s = spread_of(s.ttft_ms, 1e-3),
+          .queue_s = spread_of(s.queue_ms, 1e-3),
+          .prefill_s = spread_of(s.prefill_ms, 1e-3),
+          .transfer_s = spread_of(s.transfer_ms, 1e-3),
+          .first_step_s = spread_of(s.first_step_ms, 1e-3),
+          .tbt_ms = spread_of(s.tbt_ms, 1),
+          .tpot_ms = spread_of(s.tpot_ms, 1),
           .hit_ratio = s.hit_ratio_tokens()};
 }
 
@@ -105,9 +116,10 @@ Result<LiveRun> live_run(const Json& report, const std::string& file) {
   out.admission = word_at(report, "cluster", "admission");
   out.concurrency =
       static_cast<uint64_t>(std::min(number_at(report, {"trace", "concurrency"}).value_or(0), 1e9));
-  out.means = means_in(report);
-  if (!out.means.ttft_s)
-    return fail(Code::kInvalid, "%s: no mean TTFT: no request of the run succeeded", file.c_str());
+  out.parts = parts_in(report);
+  out.late = lateness_in(report);
+  if (!out.parts.ttft_s)
+    return fail(Code::kInvalid, "%s: no TTFT: no request of the run succeeded", file.c_str());
   const double ok = number_at(report, {"requests", "ok"}).value_or(0);
   out.mean_input = ok > 0 ? number_at(report, {"tokens", "input"}).value_or(0) / ok : 0;
   for (const char* how : {"failed", "timeout", "cancelled"})
@@ -116,9 +128,9 @@ Result<LiveRun> live_run(const Json& report, const std::string& file) {
   return out;
 }
 
-Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
+Result<MachineFit> fit_machine(const LiveRun& quiet, const Parts& simulated,
                                const cost::ModelSpec& spec) {
-  const Means& live = quiet.means;
+  const Parts& live = quiet.parts;
   if (!live.queue_s || !live.prefill_s || !live.transfer_s || !live.tpot_ms || !simulated.queue_s ||
       !simulated.prefill_s || !simulated.tpot_ms)
     return fail(
@@ -126,11 +138,13 @@ Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
         "the quiet run has no parts of TTFT: repeat it against an mc cluster, with answers of two "
         "tokens or more");
   MachineFit fit;
-  fit.overhead_s = std::max(0., *live.queue_s - *simulated.queue_s);
-  if (*simulated.prefill_s > kNothing) fit.prefill_factor = *live.prefill_s / *simulated.prefill_s;
+  fit.overhead_s = std::max(0., live.queue_s->mean - simulated.queue_s->mean);
+  if (simulated.prefill_s->mean > kNothing)
+    fit.prefill_factor = live.prefill_s->mean / simulated.prefill_s->mean;
   const double bytes = quiet.mean_input * static_cast<double>(spec.kv_bytes_per_token());
-  if (*live.transfer_s > kNothing && bytes > 0) fit.transfer_bytes_per_s = bytes / *live.transfer_s;
-  fit.step_s = (*live.tpot_ms - *simulated.tpot_ms) * 1e-3;
+  if (live.transfer_s->mean > kNothing && bytes > 0)
+    fit.transfer_bytes_per_s = bytes / live.transfer_s->mean;
+  fit.step_s = (live.tpot_ms->mean - simulated.tpot_ms->mean) * 1e-3;
   return fit;
 }
 
@@ -149,65 +163,146 @@ void apply(const MachineFit& fit, cost::ModelSpec& spec, SimOptions& options) {
   }
 }
 
-Calibration calibrate(const Means& live, const Means& simulated, double tolerance) {
+Calibration calibrate(const LiveRun& live, const Parts& simulated, const Tolerances& tolerances) {
   Calibration out;
-  out.tolerance = tolerance;
-  out.within = true;
-  const auto add = [&](const char* name, const std::optional<double>& l,
-                       const std::optional<double>& s, bool promised) {
-    if (!l || !s) {
-      out.within &= !promised;  // what was not measured is no success
-      return;
+  out.late = live.late;
+  const auto add = [&](Comparison f, double late_s) {
+    if (std::abs(f.live) > kNothing) f.error = (f.simulated - f.live) / f.live;
+    if (f.tolerance) {
+      const double off = std::abs(f.simulated - f.live);
+      const bool held = f.error ? std::abs(*f.error) <= *f.tolerance : off <= kNothing;
+      f.agreement = held                      ? Agreement::kHeld
+                    : off < kWakeups * late_s ? Agreement::kUnmeasured
+                                              : Agreement::kOver;
     }
-    Comparison f{name, *l, *s, promised, std::nullopt};
-    if (std::abs(*l) > kNothing) f.error = (*s - *l) / *l;
-    if (promised)
-      out.within &= f.error ? std::abs(*f.error) <= tolerance : std::abs(*s) <= kNothing;
     out.figures.push_back(std::move(f));
   };
-  add("ttft_s", live.ttft_s, simulated.ttft_s, true);
-  add("queue_s", live.queue_s, simulated.queue_s, false);
-  add("prefill_s", live.prefill_s, simulated.prefill_s, false);
-  add("transfer_s", live.transfer_s, simulated.transfer_s, false);
-  add("first_step_s", live.first_step_s, simulated.first_step_s, false);
-  add("tbt_ms", live.tbt_ms, simulated.tbt_ms, true);
-  add("tpot_ms", live.tpot_ms, simulated.tpot_ms, false);
-  add("hit_ratio", live.hit_ratio, simulated.hit_ratio, true);
+  const auto part = [&](const char* name, std::optional<Spread> Parts::*of, bool promised,
+                        double in_seconds) {
+    const std::optional<Spread>&l = live.parts.*of, &s = simulated.*of;
+    if (!l || !s) {
+      if (promised) out.missing.emplace_back(name);
+      return;
+    }
+    const double p90 = live.late ? live.late->p90 / in_seconds : 0;
+    const double p99 = live.late ? live.late->p99 / in_seconds : 0;
+    const auto within = [&](double t) { return promised ? std::optional(t) : std::nullopt; };
+    add({.name = name, .of = "mean", .live = l->mean, .simulated = s->mean}, 0);
+    add({.name = name,
+         .of = "p50",
+         .live = l->p50,
+         .simulated = s->p50,
+         .tolerance = within(tolerances.p50)},
+        p90);
+    add({.name = name,
+         .of = "p90",
+         .live = l->p90,
+         .simulated = s->p90,
+         .tolerance = within(tolerances.p90)},
+        p99);
+  };
+  part("ttft_s", &Parts::ttft_s, true, 1);
+  part("queue_s", &Parts::queue_s, true, 1);
+  part("prefill_s", &Parts::prefill_s, false, 1);
+  part("transfer_s", &Parts::transfer_s, false, 1);
+  part("first_step_s", &Parts::first_step_s, false, 1);
+  part("tbt_ms", &Parts::tbt_ms, true, 1e-3);
+  part("tpot_ms", &Parts::tpot_ms, false, 1e-3);
+  if (live.parts.hit_ratio && simulated.hit_ratio)
+    add({.name = "hit_ratio",
+         .of = "ratio",
+         .live = *live.parts.hit_ratio,
+         .simulated = *simulated.hit_ratio,
+         .tolerance = tolerances.p50},
+        0);
+  else
+    out.missing.emplace_back("hit_ratio");
+  const auto any = [&](Agreement a) {
+    return std::any_of(out.figures.begin(), out.figures.end(),
+                       [&](const Comparison& f) { return f.agreement == a; });
+  };
+  out.verdict = !out.missing.empty() || any(Agreement::kOver) ? Agreement::kOver
+                : any(Agreement::kUnmeasured)                 ? Agreement::kUnmeasured
+                                                              : Agreement::kHeld;
   return out;
 }
+
+namespace {
+
+const char* word(Agreement a) {
+  switch (a) {
+    case Agreement::kNotPromised: return "";
+    case Agreement::kHeld: return "held";
+    case Agreement::kOver: return "over";
+    case Agreement::kUnmeasured: return "not measured";
+  }
+  return "?";
+}
+
+std::string verdict_text(const Calibration& c) {
+  std::string named;
+  for (const Comparison& f : c.figures)
+    if (f.agreement == c.verdict && c.verdict != Agreement::kHeld)
+      named += strf("%s%s %s (%s)", named.empty() ? "" : ", ", f.name.c_str(), f.of.c_str(),
+                    f.error ? strf("%+.1f %%", *f.error * 100).c_str() : "live is 0");
+  for (const std::string& name : c.missing)
+    named += strf("%s%s (absent in one run)", named.empty() ? "" : ", ", name.c_str());
+  switch (c.verdict) {
+    case Agreement::kHeld: return "agrees: TTFT, TBT, queueing and hits are as promised";
+    case Agreement::kUnmeasured:
+      return strf(
+          "NOT MEASURED: the machine ran threads %.1f ms late (p99 %.1f ms), too late to "
+          "judge %s: repeat it on a quieter machine, or with a larger --time-scale",
+          c.late->p90 * 1e3, c.late->p99 * 1e3, named.c_str());
+    default: return "DISAGREES: over what is promised: " + named;
+  }
+}
+
+}  // namespace
 
 std::string calibration_text(const Calibration& c, const std::optional<MachineFit>& fit) {
   std::string out;
   if (fit)
-    out += strf("machine   prefill x %.3f, %.3f ms a request, %s/s of KV, %+.3f ms a step\n\n",
+    out += strf("machine   prefill x %.3f, %.3f ms a request, %s/s of KV, %+.3f ms a step\n",
                 fit->prefill_factor, fit->overhead_s * 1e3,
                 rounded_bytes_text(static_cast<uint64_t>(fit->transfer_bytes_per_s)).c_str(),
                 fit->step_s * 1e3);
-  out += strf("%-14s %12s %12s %9s\n", "mean", "live", "simulated", "error");
+  if (c.late)
+    out += strf("lateness  of the client's sends: p90 %.3f ms, p99 %.3f ms\n", c.late->p90 * 1e3,
+                c.late->p99 * 1e3);
+  out += strf("%s%-14s %-6s %12s %12s %9s\n", out.empty() ? "" : "\n", "", "", "live", "simulated",
+              "error");
   for (const Comparison& f : c.figures) {
     const std::string error = f.error ? strf("%+.1f %%", *f.error * 100) : "-";
-    const bool held = f.error && std::abs(*f.error) <= c.tolerance;
-    out += strf("%-14s %12.5f %12.5f %9s%s\n", f.name.c_str(), f.live, f.simulated, error.c_str(),
-                f.promised && !held ? "  over" : "");
+    out += strf("%-14s %-6s %12.5f %12.5f %9s", f.name.c_str(), f.of.c_str(), f.live, f.simulated,
+                error.c_str());
+    if (f.tolerance) out += strf("  %s (%.0f %%)", word(f.agreement), *f.tolerance * 100);
+    out += "\n";
   }
-  out +=
-      strf("\n%s: TTFT, TBT and the hit ratio %s within %.0f %% of the live run\n",
-           c.within ? "agrees" : "DISAGREES", c.within ? "are" : "are not all", c.tolerance * 100);
-  return out;
+  return out + "\n" + verdict_text(c) + "\n";
 }
 
 Json calibration_json(const Calibration& c, const std::optional<MachineFit>& fit) {
   Json figures = Json::object();
-  for (const Comparison& f : c.figures)
-    figures[f.name] = {{"live", f.live},
-                       {"simulated", f.simulated},
-                       {"error", f.error ? Json(*f.error) : Json(nullptr)},
-                       {"promised", f.promised}};
+  for (const Comparison& f : c.figures) {
+    Json one = {{"live", f.live},
+                {"simulated", f.simulated},
+                {"error", f.error ? Json(*f.error) : Json(nullptr)},
+                {"promised", f.tolerance.has_value()}};
+    if (f.tolerance) one["tolerance"] = *f.tolerance;
+    if (f.tolerance) one["verdict"] = word(f.agreement);
+    figures[f.of == "mean" || f.of == "ratio" ? f.name : f.name + "_" + f.of] = std::move(one);
+  }
   Json out = {{"schema", "mc-replay-calibration/1"},
-              {"within", c.within},
-              {"tolerance", c.tolerance},
+              {"within", c.verdict == Agreement::kHeld},
+              {"verdict", c.verdict == Agreement::kHeld         ? "agrees"
+                          : c.verdict == Agreement::kUnmeasured ? "not measured"
+                                                                : "disagrees"},
+              {"why", verdict_text(c)},
+              {"late_s", nullptr},
               {"figures", std::move(figures)},
               {"machine", nullptr}};
+  if (c.late) out["late_s"] = {{"p90", c.late->p90}, {"p99", c.late->p99}};
   if (fit)
     out["machine"] = {{"prefill_factor", fit->prefill_factor},
                       {"overhead_s", fit->overhead_s},

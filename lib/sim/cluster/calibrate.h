@@ -21,12 +21,21 @@
 
 namespace mc::sim {
 
-struct Means {  // over a run's successful requests; absent: not measured
-  std::optional<double> ttft_s, queue_s, prefill_s, transfer_s, first_step_s;
-  std::optional<double> tbt_ms, tpot_ms;
+struct Spread {
+  double mean = 0, p50 = 0, p90 = 0;
+};
+struct Parts {  // over a run's successful requests; absent: not measured
+  std::optional<Spread> ttft_s, queue_s, prefill_s, transfer_s, first_step_s;
+  std::optional<Spread> tbt_ms, tpot_ms;
   std::optional<double> hit_ratio;  // of tokens
 };
-Means means_of(const trace::Summary& summary);
+Parts parts_of(const trace::Summary& summary);
+
+// How late the client's own sends were, in seconds: what the machine does to any thread that has to
+// run at a time.
+struct Lateness {
+  double p90 = 0, p99 = 0;
+};
 
 // The facts of a live run that its simulation needs, from its report (schema mc-replay/1).
 struct LiveRun {
@@ -36,7 +45,8 @@ struct LiveRun {
   uint64_t concurrency = 0;           // 0: open loop
   uint64_t prefill = 0, decode = 0;
   std::string policy, admission;
-  Means means;
+  Parts parts;
+  std::optional<Lateness> late;
   double mean_input = 0;  // tokens
 };
 // Errors: kInvalid with `file` and the missing member.
@@ -50,22 +60,34 @@ struct MachineFit {
   double step_s = 0;                // added to each decode step; may be negative
 };
 // Errors: kInvalid when a part was not measured in the live run.
-Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
+Result<MachineFit> fit_machine(const LiveRun& quiet, const Parts& simulated,
                                const cost::ModelSpec& spec);
 void apply(const MachineFit& fit, cost::ModelSpec& spec, SimOptions& options);
 
+struct Tolerances {
+  double p50 = 0.1, p90 = 0.15;  // of TTFT, TBT and queueing; p50 also of the hit ratio
+};
+// kUnmeasured: it is over, but the machine ran threads so late that this shows nothing.
+enum class Agreement : uint8_t { kNotPromised, kHeld, kOver, kUnmeasured };
 struct Comparison {
-  std::string name;
+  std::string name;  // "ttft_s"
+  std::string of;    // "mean", "p50", "p90"; "ratio" of hits
   double live = 0, simulated = 0;
-  bool promised = false;        // whether the tolerance applies to it
-  std::optional<double> error;  // (simulated - live) / live; absent where live is 0
+  std::optional<double> tolerance = {};  // absent: nothing is promised
+  std::optional<double> error = {};      // (simulated - live) / live; absent where live is 0
+  Agreement agreement = Agreement::kNotPromised;
 };
 struct Calibration {
   std::vector<Comparison> figures;
-  double tolerance = 0;
-  bool within = false;  // every promised figure: mean TTFT and TBT, and the hit ratio
+  std::vector<std::string> missing;  // promised, and absent in one of the runs
+  std::optional<Lateness> late;      // of the live run
+  // kOver: one is proved over, or missing. kUnmeasured: one is over and nothing is proved.
+  Agreement verdict = Agreement::kOver;
 };
-Calibration calibrate(const Means& live, const Means& simulated, double tolerance);
+// How many times in a row a part of a request waits for a thread: an error below that many times
+// the lateness proves nothing. At p50 the lateness counts at p90, at p90 at p99.
+inline constexpr double kWakeups = 4;
+Calibration calibrate(const LiveRun& live, const Parts& simulated, const Tolerances& tolerances);
 
 std::string calibration_text(const Calibration& c, const std::optional<MachineFit>& fit);
 Json calibration_json(const Calibration& c, const std::optional<MachineFit>& fit);

@@ -1,45 +1,105 @@
+#include "sim/cluster/cluster.h"
+
 #include <algorithm>
-#include <tuple>
 
 #include "sim/cluster/cluster_state.h"
 
 namespace mc::sim {
 namespace {
-constexpr Duration kGuessSlack = std::chrono::seconds(2);
+constexpr Duration kTick = std::chrono::seconds(1);  // of the machine, as a conductor's
+constexpr Duration kNoLimit = std::chrono::hours(100'000);
+
+double nic(const cost::ModelSpec& spec, const SimOptions& o) {
+  return o.nic_gbps > 0 ? o.nic_gbps * 1e9 / 8 : spec.cost.transfer_bytes_per_s;
+}
+
+// A group of n nodes computes and loads reused KV n times as fast as one node.
+cost::ModelSpec grouped(cost::ModelSpec spec, const SimOptions& o) {
+  const auto n = static_cast<double>(o.cpp_group);
+  spec.cost.c0 /= n;
+  spec.cost.c1 /= n;
+  spec.cost.c2 /= n;
+  spec.cost.load_bytes_per_s *= n;
+  if (o.nic_gbps > 0) spec.cost.transfer_bytes_per_s = nic(spec, o);  // as configured
+  return spec;
+}
+
+// Simulated nodes are never silent, so what waits for their answers has no limit.
+sched::RequestOptions patience(const SimOptions& o) {
+  sched::RequestOptions r;
+  r.step_timeout = r.pin_timeout = r.token_timeout = kNoLimit;
+  r.prefill_timeout = o.prefill_timeout.count() > 0 ? o.prefill_timeout : kNoLimit;
+  r.queue_timeout = o.queue_timeout.count() > 0 ? o.queue_timeout : kNoLimit;
+  return r;
+}
+
+std::vector<std::string> names(const SimOptions& o) {
+  const bool coupled = o.engine != "disaggregated";
+  const uint64_t groups = o.prefill / o.cpp_group;
+  std::vector<std::string> out;
+  for (uint64_t i = 0; i < groups + o.decode; ++i)
+    out.push_back(coupled      ? "n" + std::to_string(i)
+                  : i < groups ? "p" + std::to_string(i)
+                               : "d" + std::to_string(i - groups));
+  return out;
+}
+
 }  // namespace
+
+Cluster::Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
+                 const cost::ModelSpec& spec, const SimOptions& o)
+    : trace_(trace),
+      arrivals_(arrivals),
+      o_(o),
+      spec_(spec),
+      group_spec_(grouped(spec, o)),
+      cost_(group_spec_),
+      index_(size_t{1} << 26),
+      fleet_({block(), o.policy, o.admission}, cost_, index_, roster_),
+      machine_(patience(o), fleet_),
+      inbox_(machine_, o.watch, [this](const sched::RequestAction& a) { carry_out(a); }),
+      groups_(o.prefill / o.cpp_group),
+      network_(groups_ + o.decode, nic(spec, o)),
+      control_(o.pd),
+      coupled_(o.engine != "disaggregated") {
+  make_nodes();
+  requests_.resize(arrivals.size());
+  result_.requests.resize(arrivals.size());
+  if (!arrivals.empty()) events_.push(start_ + arrivals[0].due, {Kind::kArrive, 0});
+  if (o.sample.count() > 0) events_.push(start_, {Kind::kSample});
+  plan_faults();
+  plan_machines();
+  if (o.pd_control && !coupled_) events_.push(start_, {Kind::kControl});
+}
 
 SimResult Cluster::run() {
   while (!events_.empty()) {
     now_ = events_.next();
     index_.tick(now_);
     const Event event = events_.pop();
-    result_.events += event.kind != Kind::kSample;  // looking changes nothing
+    // Looking changes nothing, and a tick little.
+    result_.events += event.kind != Kind::kSample && event.kind != Kind::kTick;
     handle(event);
+    if (!drained_.empty()) settle_roles();
   }
   finish();
   return std::move(result_);
 }
 
-std::vector<std::string> Cluster::names() const {
-  std::vector<std::string> out;
-  for (uint64_t i = 0; i < groups_ + o_.decode; ++i)
-    out.push_back(coupled_      ? "n" + std::to_string(i)
-                  : i < groups_ ? "p" + std::to_string(i)
-                                : "d" + std::to_string(i - groups_));
-  return out;
-}
-
 void Cluster::make_nodes() {
   nodes_.resize(groups_ + o_.decode);
+  roster_.slots_changed(nodes_.size());
   for (uint32_t i = 0; i < groups_; ++i)
     if (o_.cpp_group > 1) network_.widen(i, static_cast<double>(o_.cpp_group));
   for (const trace::Arrived& a : arrivals_)
     prompt_max_ = std::max(prompt_max_, trace::blocks(a.record->input_length, block()));
-  const auto all = names();
+  const auto all = names(o_);
+  if (coupled_) prefills_.emplace(routing(o_), all);
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     SimNode& n = nodes_[i];
     n.prefill = coupled_ || i < groups_;
     n.name = all[i];
+    numbers_[n.name] = i;
     if (n.prefill) become_prefill(i);
     if (!n.prefill || coupled_) become_decode(i);
   }
@@ -48,7 +108,6 @@ void Cluster::make_nodes() {
 void Cluster::become_prefill(uint32_t i) {
   SimNode& n = nodes_[i];
   n.prefill = true;
-  n.ledger.set_order(order());
   if (!n.cache && cache_blocks() > 0)
     n.cache = std::make_unique<NodeCache>(
         NodeCacheOptions{.vram = o_.vram_tokens * o_.cpp_group / block(),
@@ -58,12 +117,13 @@ void Cluster::become_prefill(uint32_t i) {
                          .prompt_max = prompt_max_,
                          .rule = o_.cache_rule},
         i);
-  requeue(i);
+  if (n.cache)
+    for (const uint64_t tag : n.cache->tags()) index_.add(slot(i), tag);
+  coupled_ ? requeue(i) : join(i);
 }
 
 void Cluster::become_decode(uint32_t i) {
   SimNode& n = nodes_[i];
-  if (!coupled_) n.prefill = false;
   if (!n.decoder) {
     DecoderOptions d;
     d.engine = !coupled_                ? Engine::kDisaggregated
@@ -76,8 +136,9 @@ void Cluster::become_decode(uint32_t i) {
     d.chunk_penalty = o_.chunk_penalty;
     n.decoder = std::make_unique<Decoder>(spec_, d, o_.keep_gaps);
   }
-  ++decode_nodes_;
-  reload(i);
+  if (coupled_) return;
+  n.prefill = false;
+  join(i);
 }
 
 void Cluster::handle(const Event& e) {
@@ -88,8 +149,10 @@ void Cluster::handle(const Event& e) {
     case Kind::kComputed: return now_on(e) ? computed(e.at) : void();
     case Kind::kFlow: return e.turn == flow_turn_ ? flows() : void();
     case Kind::kFetched: return now_on(e) ? fetched(e.at) : void();
+    case Kind::kSent: return now_on(e) ? sent(e.at) : void();
     case Kind::kLoaded: return now_on(e) ? loaded(e.at) : void();
     case Kind::kStep: return e.turn == nodes_[e.at].turn ? step(e.at) : void();
+    case Kind::kTick: return tick();
     case Kind::kSample: return sample();
     case Kind::kControl: return control();
     case Kind::kDown: return down(e.at);
@@ -107,164 +170,25 @@ void Cluster::arrive(uint32_t id) {
   request.due = now_;
   request.tokens = r.input_length;
   request.answer = std::max<uint64_t>(r.output_length, 1);
+  request.hashes = block_hashes(r, block());
   ++unfinished_;
-  fill(request);
   trace::RequestResult& out = result_.requests[id];
   out.id = request.arrived->id;
   out.t_intended_ms = to_ms(now_ - start_);
   out.t_sent_ms = out.t_intended_ms;
   out.input = request.tokens;
   out.hash_blocks = r.hash_ids.size();
-  coupled_ ? place_coupled(id) : place(id);
+  coupled_ ? place_coupled(id) : submit(id);
   ++decided_;
+  if (coupled_ || std::exchange(ticking_, true)) return;
+  events_.push(now_ + kTick, {Kind::kTick});
 }
 
-void Cluster::fill(SimRequest& request) const {
-  request.hashes = block_hashes(*request.arrived->record, block());
-  request.tags.clear();
-  for (const BlockHash& h : request.hashes) request.tags.push_back(h.tag());
-}
-
-sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const {
-  const SimNode& n = nodes_[i];
-  return {.name = n.name,
-          .usable = !n.draining,
-          .room = reserved(n) + tokens + answer <= o_.decode_tokens,
-          .requests = n.decoder->running() + n.decoder->waiting() + n.coming,
-          .context_tokens = n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
-}
-
-// Where short prompts overtake, the queue differs for each prompt, so nodes have no fixed order.
-std::vector<sched::PrefillShortlist::Listed> Cluster::all_prefills() const {
-  std::vector<sched::PrefillShortlist::Listed> out;
-  for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    const SimNode& n = nodes_[i];
-    if (n.prefill && !n.down) out.push_back({i, !n.draining});
-  }
-  return out;
-}
-
-// The candidate prefill nodes, and the view of them for choose().
-std::vector<uint32_t> Cluster::weigh(const sched::Matches& matches, const sched::Ask& ask,
-                                     sched::View& view) {
-  std::vector<uint32_t> nodes;
-  const uint64_t most = ask.tokens == 0 ? 0 : (ask.tokens - 1) / block();  // reusable
-  for (const auto& [i, usable] :
-       order().srpf ? all_prefills() : prefills_.pick(matches, ask, now_)) {
-    const SimNode& n = nodes_[i];
-    const uint64_t match = matches.of(slot(i));
-    const double work_ms =
-        order().srpf ? cost_.prefill_ms(ask.tokens, std::min(match, most) * block()) : 0;
-    nodes.push_back(i);
-    view.prefill.push_back({.name = n.name,
-                            .usable = usable && fits(ask.tokens),
-                            .match = static_cast<uint32_t>(match),
-                            .queue_ms = n.ledger.wait_ms(now_, work_ms, 0),
-                            .queued_tokens = n.ledger.tokens(),
-                            .requests = n.requests,
-                            .assigned = n.assigned});
-  }
-  return nodes;
-}
-
-void Cluster::place(uint32_t id) {
-  SimRequest& request = requests_[id];
-  const auto matches = index_.matches(request.tags, nodes_.size());
-  const sched::Ask ask{.tokens = request.tokens, .block_tokens = block(), .number = decided_};
-  sched::View view;
-  const auto prefills = weigh(matches, ask, view);
-  const auto decode = decodes_.pick(request.tokens + request.answer);
-  if (decode) view.decode.push_back(decode_view(*decode, request.tokens, request.answer));
-  sched::Decision d = sched::choose(view, ask, o_.policy, cost_);
-  if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
-  request.prefill = prefills[d.prefill];
-  request.decode = *decode;
-  request.from =
-      d.chosen.fetch_ms > 0 ? holder(request, matches, d.chosen.reused_tokens / block()) : kNowhere;
-  foresee(request, d);
-  const Verdict verdict =
-      sched::admit(d, request.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
-  if (verdict != Verdict::kAccept) return reject(id, verdict);
-  request.predicted_ttft_ms = d.ttft_ms() + to_ms(o_.overhead);
-  charge(id, d);
-  if (request.from != kNowhere) fetch(id, d);
-  request.stage = Stage::kSent;
-  events_.push(now_ + o_.overhead, {Kind::kQueue, id, request.attempt});
-}
-
-// Adds the times that choose() leaves out because they are similar on every node: the tail of a
-// pipeline, reading from an SSD, the latency between racks, loading KV, and the first step.
-void Cluster::foresee(const SimRequest& request, sched::Decision& d) const {
-  sched::Candidate& c = d.chosen;
-  const double fetch_ms =
-      request.from == kNowhere ? 0 : c.fetch_ms + to_ms(way(request.from, request.prefill));
-  const double start_ms = std::max(c.queue_ms, fetch_ms);
-  double later_s = tail_seconds(request.tokens, c.reused_tokens) +
-                   kv_bytes(request.tokens) / o_.load_bytes_per_s +
-                   to_seconds(way(request.prefill, request.decode));
-  const SimNode& n = nodes_[request.prefill];
-  if (request.from == kNowhere && n.cache && o_.ssd_tokens + o_.vram_tokens > 0)
-    later_s += tier_seconds(n.cache->look(request.hashes, request.tokens), start_ms / 1e3);
-  c.ttft_ms += start_ms - std::max(c.queue_ms, c.fetch_ms) + later_s * 1e3 + d.tbt_ms;
-}
-
-// Runs before any other decision: the next request of the same burst must see this charge.
-void Cluster::charge(uint32_t id, const sched::Decision& d) {
-  SimRequest& request = requests_[id];
-  SimNode& p = nodes_[request.prefill];
-  p.ledger.charge(id + 1, d.chosen.prefill_ms, request.tokens - d.chosen.reused_tokens, now_);
-  ++p.assigned;
-  ++p.requests;
-  requeue(request.prefill);
-  promise_decode(request, request.decode);
-  const Time until = now_ + from_seconds(d.ttft_ms() / 1e3) + o_.overhead + kGuessSlack;
-  if (p.cache && cacheable(request))
-    request.guess = index_.guess(slot(request.prefill), request.tags, until);
-  const double joins_ms = request.predicted_ttft_ms - d.tbt_ms;
-  if (forecasts()) forecast_.dispatched(id, request.tokens, now_ + from_seconds(joins_ms / 1e3));
-}
-
-void Cluster::promise_decode(SimRequest& request, uint32_t node) {
-  request.decode = node;
-  SimNode& n = nodes_[node];
-  ++n.coming;
-  n.coming_tokens += request.tokens;
-  n.coming_reserved += request.tokens + request.answer;
-  reload(node);
-}
-
-// The node that holds so many blocks and has the least used NIC, in this rack if possible. Ties:
-// the first.
-uint32_t Cluster::holder(const SimRequest& request, const sched::Matches& matches,
-                         uint64_t blocks) const {
-  using Key = std::tuple<bool, size_t, uint32_t>;
-  std::optional<Key> best;
-  const auto look = [&](uint32_t i) {
-    const Key key{rack(i) != rack(request.prefill), network_.sending(i), i};
-    if (i != request.prefill && (!best || key < *best)) best = key;
-    return best && !std::get<0>(*best) && std::get<1>(*best) == 0;  // none is better
-  };
-  for (const auto& [node, length] : matches.few)
-    if (length >= blocks) look(node);
-  for (int at = 0; at < static_cast<int>(matches.levels.size()); ++at)
-    if (matches.level_length(at) >= blocks)
-      matches.each(at, [&](sched::HolderSet::Slot node) {
-        return matches.of(node) >= blocks && look(node);
-      });
-  return best ? std::get<2>(*best) : kNowhere;
-}
-
-void Cluster::fetch(uint32_t id, const sched::Decision& d) {
-  SimRequest& request = requests_[id];
-  const double bytes = kv_bytes(d.chosen.reused_tokens - d.chosen.local_tokens);
-  request.fetched_blocks = d.chosen.reused_tokens / block();
-  request.fetching = true;
-  request.flow = network_.start(request.from, request.prefill, bytes, now_);
-  flow_of_[request.flow] = id;
-  ++result_.fetches;
-  result_.fetched_bytes += bytes;
-  result_.moved_bytes += bytes;
-  reflow();
+// Deadlines pass, and who waits tries again.
+void Cluster::tick() {
+  inbox_.tick(now_);
+  ticking_ = machine_.in_flight() > 0;
+  if (ticking_) events_.push(now_ + kTick, {Kind::kTick});
 }
 
 void SimOptions::describe(OptionList& v) {
@@ -304,6 +228,10 @@ void SimOptions::describe(OptionList& v) {
   v("pd-interval", pd.interval, "between decisions of --pd-control");
   v("pd-cooldown", pd.cooldown, "after a move");
   v("pd-deadband", pd.band, "imbalance that causes no move");
+  v("queue-timeout", queue_timeout,
+    "longest wait for room on the workers, then a request fails; 0: no limit");
+  v("prefill-timeout", prefill_timeout,
+    "longest wait for a prefill, its queue included, then a request begins anew; 0: no limit");
   v("chunk", chunk_tokens, "tokens of a chunk, for --engine chunked");
 }
 
@@ -355,6 +283,8 @@ Result<> check(const SimOptions& o) {
                 to_text(o.rack_latency).c_str());
   MC_TRY_(parse_faults(o));
   MC_TRY_(parse_machines(o));
+  if (o.queue_timeout.count() < 0 || o.prefill_timeout.count() < 0)
+    return fail(Code::kInvalid, "--queue-timeout and --prefill-timeout must not be negative");
   if (o.overhead.count() < 0 || o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
     return fail(Code::kInvalid,
                 "--overhead must not be negative, --pd-interval and --decode-time must be above 0");

@@ -1,37 +1,35 @@
 // Simulates a serving cluster in virtual time, with the live programs' own decisions.
-// Routing, cost model, queue ledger, prefix index, admission, prefill order, P/D control and block
-// manager are those of the live programs. Nodes, NICs and engines are simulated. The same trace,
-// options and seed give the same results, bit by bit.
+// The life of a request is the live conductor's: sched::RequestMachine and sched::Fleet decide,
+// charge, wait, backfill, retry and learn. Prefill order, P/D control and block manager are those
+// of the live programs too. Nodes, NICs and engines are simulated. The same trace, options and seed
+// give the same results, bit by bit.
 //
-// What is modelled. A request arrives, is routed at once (choose()), and joins its prefill node's
-// queue after `overhead`; a longer prefix held elsewhere is fetched over the network meanwhile.
-// Its prompt is computed alone, reusing what the node's cache (a serve::BlockManager) holds when it
-// starts. Its KV then crosses the network, is loaded, and joins the decode batch between steps.
-// TTFT ends with the first step's token. Nothing of this is overlapped, as in the calibration.
-// With engine coupled or chunked every node computes prompts and decodes; see decoder.h.
+// What is modelled. A request arrives and is decided at once. Its decode node locks the blocks of
+// prompt and answer, or has no room. It joins its prefill node's queue after `overhead`; a longer
+// prefix held elsewhere is fetched over the network from then on. Its prompt is computed alone,
+// reusing what the node's cache (a serve::BlockManager) holds when it starts. Its KV then crosses
+// the network, is loaded, and joins the decode batch between steps. TTFT ends with the first step's
+// token. Nothing of this is overlapped, as in the calibration. With engine coupled or chunked every
+// node computes prompts and decodes; see decoder.h.
 //
 // Caches have tiers and know the class of a request (sim/cluster/node_cache.h). With cpp_group,
 // groups of prefill nodes compute long prompts as a pipeline of chunks: a group is one node with
 // the caches and NICs of all, busy until its first stage is free. Across racks a transfer ends
-// later by rack_latency, and a prefix is fetched within the rack if possible.
+// later by rack_latency.
 //
-// Nodes fail and return by script (`fault`). A failed node loses its memory and keeps its SSD. Its
-// requests, whether computing, sending or decoding, restart at once on another node. Other requests
-// are affected only by prefixes that they can no longer fetch. A request with no node left is
-// refused.
+// Nodes fail and return by script (`fault`). A failed node loses its memory and keeps its SSD. The
+// machine hears of it at once.
 //
 // The number of serving nodes may change by script (`machines`). An added node joins the side that
 // the P/D controller finds busier. A removed node leaves the idler side when its requests have
-// finished; its cache goes with it.
+// finished; its cache goes with it. A node that changes sides keeps its cache, which serves again
+// when it returns to prefill.
 //
-// Decisions know the network as the live conductor does: the configured bandwidth, then what was
-// measured of transfers to decode nodes (Cost::learn_transfer).
+// Not modelled: memory pressure of prefill engines, the pool, messages that are lost or late. Of an
+// answer the machine hears the first token, and all others with the last: it learns no step times.
 //
-// Not modelled: memory pressure of prefill engines, and what a live conductor learns of single
-// congested nodes (sched::Congestion).
-//
-// A request's cost does not grow with the cluster: a decision weighs the few candidate nodes
-// (sched/shortlist.h) and equals the decision over all nodes.
+// A request's cost grows with the cluster where the live conductor's does: nodes with a congested
+// link or a corrected queue are weighed one by one (sched/request/candidate_index.h).
 //
 // Thread: one owner. Pure: no clock, no I/O.
 // Source: Mooncake, sections 4 and 5.1; timing: cost/model_spec.h.
@@ -49,6 +47,7 @@
 #include "sched/policy.h"
 #include "sched/prefill_order.h"
 #include "sim/cluster/decoder.h"
+#include "sim/cluster/machine_inbox.h"
 #include "sim/cluster/node_cache.h"
 #include "sim/cluster/replication.h"
 #include "trace/play/player.h"
@@ -86,9 +85,13 @@ struct SimOptions {
   std::vector<std::string> machines;  // N@TIME, as 12@8h: so many nodes from then on
   bool pd_control = false;
   sched::PdOptions pd;
+  // A request is given up when it waits longer for room, and begins anew when its prompt takes
+  // longer, queueing included. 0: no limit.
+  Duration queue_timeout{std::chrono::seconds(30)}, prefill_timeout{std::chrono::seconds(120)};
   Duration sample{0};  // of the timeline; 0: none
   bool keep_gaps = false;
   bool count_copies = false;  // of blocks, at each sample
+  MachineWatch watch;         // of the requests' machine; unset: nobody
 
   void describe(OptionList& v);
 };

@@ -78,78 +78,38 @@ void Cluster::plan_faults() {
   }
 }
 
-// Whether the request loses something that it has or needs on that node.
-bool Cluster::lost_with(const SimRequest& request, uint32_t node) const {
-  switch (request.stage) {
-    case Stage::kOutside: return false;
-    case Stage::kSent:
-    case Stage::kQueued:
-    case Stage::kComputing: return request.prefill == node;
-    case Stage::kMoving: return request.prefill == node || request.decode == node;
-    case Stage::kLoading:
-    case Stage::kDecoding: return request.decode == node;
-  }
-  return false;
-}
-
 void Cluster::down(uint32_t node) {
   SimNode& n = nodes_[node];
   if (n.down) return;
   ++result_.failures;
-  leave(node);
   n.down = true;
-  n.draining = n.leaving = false;
-  index_.retire(slot(node));
-  index_.sweep(SIZE_MAX);
-  std::vector<uint32_t> again, without;
-  for (uint32_t id = 0; id < requests_.size(); ++id) {
-    SimRequest& request = requests_[id];
-    if (request.stage == Stage::kOutside) continue;
-    if (lost_with(request, node)) {
-      again.push_back(id);
-    } else {
-      if (request.fetching && request.from == node) unfetch(id);
-      if (request.stage < Stage::kMoving && request.decode == node) without.push_back(id);
-    }
-  }
-  for (const uint32_t id : again) abandon(id, node);
-  if (n.decoder) n.decoder->drop();
-  ++n.turn;
-  n.coming = n.coming_tokens = n.coming_reserved = n.on_the_way = n.on_the_way_tokens = 0;
-  n.requests = 0;
-  n.ledger = {};
-  n.ledger.set_order(order());
+  n.leaving = false;
+  if (n.computing()) n.busy_s -= to_seconds(requests_[n.occupant].freed - now_);
+  n.occupant = kNowhere;
   n.work.clear();
   n.queue.clear();
-  n.computing = false;
+  n.held = 0;
   if (n.cache) n.cache->lose_memory();
-  reflow();
-  for (const uint32_t id : without) {
-    const uint32_t other = idlest_decoder();
-    if (other == kNowhere)
-      requests_[id].decode = kNowhere;  // asked again when its prompt is computed
-    else
-      promise_decode(requests_[id], other);
+  if (coupled_) {
+    index_.retire(slot(node));
+    index_.sweep(SIZE_MAX);
+    return down_coupled(node);
   }
-  result_.restarted += again.size();
-  for (const uint32_t id : again) coupled_ ? place_coupled(id) : place(id);
+  for (uint32_t id = 0; id < requests_.size(); ++id) {
+    const SimRequest& request = requests_[id];
+    if (request.fetching && request.from == node && request.prefill != node) unfetch(id);
+  }
+  if (n.decoder) n.decoder->drop();
+  ++n.turn;
+  leave(node, "it failed", false);
+  reflow();
 }
 
 void Cluster::up(uint32_t node) {
   SimNode& n = nodes_[node];
   if (!n.down || n.away) return;
   n.down = false;
-  if (n.prefill) become_prefill(node);
-  if (!n.prefill || coupled_) become_decode(node);
-  if (n.cache)
-    for (const uint64_t tag : n.cache->tags()) index_.add(slot(node), tag);
-}
-
-// Removes the node from the candidates for new requests.
-void Cluster::leave(uint32_t node) {
-  prefills_.drop(node);
-  decodes_.drop(node);
-  decode_nodes_ -= !nodes_[node].prefill || coupled_;
+  n.prefill ? become_prefill(node) : become_decode(node);
 }
 
 void Cluster::cancel_flow(SimRequest& request) {
@@ -157,44 +117,7 @@ void Cluster::cancel_flow(SimRequest& request) {
   network_.cancel(request.flow, now_);
   flow_of_.erase(request.flow);
   request.flow = 0;
-}
-
-// Releases what the request holds on nodes other than the failed one, so that it can restart.
-void Cluster::abandon(uint32_t id, uint32_t node) {
-  SimRequest& request = requests_[id];
-  if (request.stage == Stage::kComputing) {
-    SimNode& p = nodes_[request.prefill];
-    p.busy_s -= std::max(to_seconds(request.computed - now_), 0.0);
-    result_.wasted_prefill_s += to_seconds(std::min(now_, request.computed) - request.started);
-  } else if (request.stage > Stage::kComputing && !coupled_) {
-    result_.wasted_prefill_s += to_seconds(request.computed - request.started);
-  }
-  if (request.stage <= Stage::kMoving) cancel_flow(request);
-  if (!coupled_ && request.stage < Stage::kDecoding && request.decode != node &&
-      request.decode != kNowhere) {
-    if (request.stage >= Stage::kMoving) {
-      --nodes_[request.decode].on_the_way;
-      nodes_[request.decode].on_the_way_tokens -= request.tokens;
-    }
-    arrived_there(request);
-    settle_role(request.decode);
-  }
-  if (forecasts()) forecast_.ended(id, now_);
-  ++request.attempt;
-  request.stage = Stage::kOutside;
-  request.fetching = false;
-  request.fetched_blocks = request.reused = 0;
-  request.guess = 0;
-  request.tx = 0;
-  fill(request);
-}
-
-// The fetch of the prefix fails: the prefill node computes it.
-void Cluster::unfetch(uint32_t id) {
-  SimRequest& request = requests_[id];
-  cancel_flow(request);
-  request.fetched_blocks = 0;
-  fetched(id);
+  reflow();
 }
 
 }  // namespace mc::sim

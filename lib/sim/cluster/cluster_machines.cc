@@ -55,9 +55,8 @@ void Cluster::resize(uint64_t machines) {
 bool Cluster::bring_back() {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].leaving) continue;
-    nodes_[i].leaving = nodes_[i].draining = false;
-    requeue(i);
-    reload(i);
+    nodes_[i].leaving = false;
+    drain(i, false);
     return true;
   }
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
@@ -77,30 +76,17 @@ bool Cluster::bring_back() {
 bool Cluster::take_away() {
   std::array<size_t, 2> left{};  // decode, prefill
   for (const SimNode& n : nodes_)
-    if (!n.down && !n.draining) ++left[n.prefill];
+    if (!n.down && !n.worker.draining) ++left[n.prefill];
   bool prefill = control_.pressure(false) == sched::PdMove::kToPrefill;
   if (left[prefill] < 2) prefill = !prefill;
   if (left[prefill] < 2) return false;
   const uint32_t node = least_loaded(prefill);
   SimNode& n = nodes_[node];
-  n.draining = n.leaving = true;
+  n.leaving = true;
+  drain(node, true);
   result_.moves.push_back(
       {to_seconds(now_ - start_), n.name, "away", "fewer machines: from the idler side"});
-  requeue(node);
-  reload(node);
-  settle_role(node);
   return true;
-}
-
-// The node has finished its requests and leaves the cluster.
-void Cluster::part(uint32_t node) {
-  SimNode& n = nodes_[node];
-  leave(node);
-  n.draining = n.leaving = false;
-  n.down = n.away = true;
-  index_.retire(slot(node));
-  index_.sweep(SIZE_MAX);
-  if (n.cache) n.cache->lose_all();
 }
 
 }  // namespace mc::sim

@@ -1,22 +1,25 @@
 // Holds the private state of a simulated cluster, for cluster*.cc.
 //
+// The requests of a cluster with prefill and decode nodes are driven by sched::RequestMachine, as
+// the live conductor's are (cluster_requests.cc). The rest here is what its workers do: compute,
+// send and decode. Coupled nodes are engines of another kind (cluster_coupled.cc).
+//
 // Thread: one owner. Pure: time is what the events say.
 #pragma once
 #include <cmath>
 #include <memory>
 #include <unordered_map>
 
-#include "sched/ledger.h"
 #include "sched/prefix_index.h"
+#include "sched/request/request_machine.h"
 #include "sched/shortlist.h"
 #include "serve/kvcache/block_manager.h"
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/events.h"
+#include "sim/cluster/machine_inbox.h"
 #include "sim/cluster/network.h"
 
 namespace mc::sim {
-
-using sched::Verdict;
 
 inline constexpr uint32_t kNowhere = UINT32_MAX;
 
@@ -27,8 +30,10 @@ enum class Kind : uint8_t {
   kComputed,
   kFlow,
   kFetched,
+  kSent,
   kLoaded,
   kStep,
+  kTick,
   kSample,
   kControl,
   kDown,
@@ -46,92 +51,55 @@ enum class Stage : uint8_t { kOutside, kSent, kQueued, kComputing, kMoving, kLoa
 struct SimRequest {
   const trace::Arrived* arrived = nullptr;
   std::vector<BlockHash> hashes;  // of full blocks
-  std::vector<uint64_t> tags;
   uint64_t tokens = 0, answer = 0;
+  // Of the attempt.
+  uint32_t attempt = 0;  // 0: none
   uint32_t prefill = 0, decode = 0;
-  double predicted_ttft_ms = 0;
-  uint64_t fetched_blocks = 0;
-  bool fetching = false;
-  uint32_t from = 0;  // of the flow
+  uint64_t prefill_joined = 0, decode_joined = 0;  // sched::WorkerRef::joined of both
+  uint64_t held = 0;                               // blocks of the decode node
+  uint64_t pinned_tokens = 0;                      // of its remote prefix
+  uint64_t fetched_blocks = 0, fetched_tokens = 0;
+  bool fetching = false, told = false;  // told: its first token
+  uint32_t from = kNowhere;             // of the flow
   Network::FlowId flow = 0;
   Stage stage = Stage::kOutside;
-  uint64_t attempt = 0;
-  sched::PrefixIndex::Guess guess = 0;
   serve::TxId tx = 0;
   uint64_t reused = 0;
-  Time due{}, queued{}, started{}, computed{}, ready{};
+  Duration fetch_took{0};
+  Time due{}, queued{}, started{}, freed{}, computed{}, ready{};
 };
 
 struct SimNode {
   std::string name;
-  bool prefill = false, draining = false, down = false;
+  bool prefill = false, down = false;
   bool leaving = false, away = false;  // away: --machines removed it
+  sched::FleetWorker worker;           // as the conductor knows it; coupled nodes: in no roster
   // Prefill.
   std::unique_ptr<NodeCache> cache;
-  sched::Ledger ledger;
   std::vector<sched::PrefillWork> work;
-  std::vector<uint32_t> queue;  // their requests, in the order of work
-  bool computing = false;
-  uint64_t requests = 0, assigned = 0;
+  std::vector<uint32_t> queue;   // their requests, in the order of work
+  uint32_t occupant = kNowhere;  // the request that it computes
+  bool computing() const { return occupant != kNowhere; }
   double busy_s = 0;
   // Decode.
   std::unique_ptr<Decoder> decoder;
-  uint64_t turn = 0;                                            // of the newest step event
-  uint64_t coming = 0, coming_tokens = 0, coming_reserved = 0;  // sent here, not yet there
-  uint64_t on_the_way = 0, on_the_way_tokens = 0;  // of these, whose KV is moving or loading
+  uint64_t turn = 0;  // of the newest step event
+  uint64_t held = 0;  // blocks of requests that it accepted
 };
 
 class Cluster {
  public:
   Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
-          const cost::ModelSpec& spec, const SimOptions& o)
-      : trace_(trace),
-        arrivals_(arrivals),
-        o_(o),
-        spec_(spec),
-        group_spec_(grouped(spec, o)),
-        cost_(group_spec_),
-        index_(size_t{1} << 26),
-        groups_(o.prefill / o.cpp_group),
-        network_(groups_ + o.decode, nic(spec, o)),
-        forecast_(o.admission.decode_time),
-        control_(o.pd),
-        coupled_(o.engine != "disaggregated"),
-        prefills_(routing(o), names()),
-        decodes_(cost_, names()) {
-    make_nodes();
-    requests_.resize(arrivals.size());
-    result_.requests.resize(arrivals.size());
-    if (!arrivals.empty()) events_.push(start_ + arrivals[0].due, {Kind::kArrive, 0});
-    if (o.sample.count() > 0) events_.push(start_, {Kind::kSample});
-    plan_faults();
-    plan_machines();
-    if (o.pd_control && !coupled_) events_.push(start_, {Kind::kControl});
-  }
+          const cost::ModelSpec& spec, const SimOptions& o);
 
   SimResult run();
 
  private:
-  static double nic(const cost::ModelSpec& spec, const SimOptions& o) {
-    return o.nic_gbps > 0 ? o.nic_gbps * 1e9 / 8 : spec.cost.transfer_bytes_per_s;
-  }
-
-  std::vector<std::string> names() const;
   void make_nodes();
   uint64_t block() const { return trace_.block_tokens; }
   uint64_t cache_blocks() const { return o_.cache_tokens * o_.cpp_group / block(); }
   uint32_t rack(uint32_t node) const {
     return o_.rack_nodes == 0 ? 0 : node / static_cast<uint32_t>(o_.rack_nodes);
-  }
-  // A group of n nodes computes and loads reused KV n times as fast as one node.
-  static cost::ModelSpec grouped(cost::ModelSpec spec, const SimOptions& o) {
-    const auto n = static_cast<double>(o.cpp_group);
-    spec.cost.c0 /= n;
-    spec.cost.c1 /= n;
-    spec.cost.c2 /= n;
-    spec.cost.load_bytes_per_s *= n;
-    if (o.nic_gbps > 0) spec.cost.transfer_bytes_per_s = nic(spec, o);  // as configured
-    return spec;
   }
   Duration way(uint32_t a, uint32_t b) const {  // in addition to the time that bandwidth takes
     return rack(a) != rack(b) ? o_.rack_latency : Duration{0};
@@ -142,40 +110,31 @@ class Cluster {
 
   void become_prefill(uint32_t i);
   void become_decode(uint32_t i);
+  void join(uint32_t i);
+  void leave(uint32_t i, const char* why, bool changed_role);
+  void drain(uint32_t i, bool draining);
   void handle(const Event& e);
   bool now_on(const Event& e) const { return e.turn == requests_[e.at].attempt; }
 
   // Arrival and routing.
   void arrive(uint32_t id);
-  void fill(SimRequest& request) const;
-  bool fits(uint64_t tokens) const {
-    return o_.cache_tokens == 0 || trace::blocks(tokens, block()) <= cache_blocks();
-  }
-
-  static sched::PolicyOptions routing(const SimOptions& o) {
-    sched::PolicyOptions options = o.policy;
-    if (o.engine != "disaggregated" && options.policy == "kvcache")
-      options.policy = "local";  // coupled nodes do not fetch
-    return options;
-  }
   sched::PrefillOrder order() const { return {o_.prefill_order == "srpf" && !coupled_, o_.ageing}; }
-  std::vector<sched::PrefillShortlist::Listed> all_prefills() const;
-  std::vector<uint32_t> weigh(const sched::Matches& matches, const sched::Ask& ask,
-                              sched::View& view);
-  sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;
-  static uint64_t reserved(const SimNode& n) {
-    return n.decoder->reserved() + n.decoder->waiting_tokens() + n.coming_reserved;
-  }
-  void place(uint32_t id);
 
-  // Whether the admission policy uses the forecast of decode load.
-  bool forecasts() const {
-    return o_.admission.admission == "early" || o_.admission.admission == "predict";
+  // The machine: events to it, and what it asks for.
+  SimRequest& of(const sched::AttemptRef& attempt) {
+    return requests_[static_cast<uint32_t>(attempt.request - 1)];
   }
-  void foresee(const SimRequest& request, sched::Decision& d) const;
-  void charge(uint32_t id, const sched::Decision& d);
-  void fetch(uint32_t id, const sched::Decision& d);
-  uint32_t holder(const SimRequest& request, const sched::Matches& matches, uint64_t blocks) const;
+  sched::AttemptRef ref(uint32_t id) const { return {id + 1, requests_[id].attempt}; }
+  void submit(uint32_t id);
+  void tell(sched::RequestEvent event) { inbox_.put(std::move(event), now_); }
+  void tick();
+  void carry_out(const sched::RequestAction& action);
+  void send(const sched::SendStep& step);
+  void reserve(const sched::SendStep& step);
+  void speak(SimNode& decode);
+  void release(SimRequest& request);
+  bool there(const SimRequest& request, bool prefill) const;
+  void abandon(uint32_t id);
   sched::PrefixIndex::Slot slot(uint32_t node) const {
     return static_cast<sched::PrefixIndex::Slot>(node);
   }
@@ -183,19 +142,14 @@ class Cluster {
   // Prefill.
   void enqueue(uint32_t id);
   void start(uint32_t node);
-  bool cacheable(const SimRequest& request) const {
-    return o_.cache_rule == "lru" ||
-           request.arrived->record->cache_class != trace::CacheClass::kEphemeral;
-  }
   NodeCache::Found reuse(SimNode& n, SimRequest& request);
   double tier_seconds(const NodeCache::Found& found, double waited_s) const;
   double tail_seconds(uint64_t tokens, uint64_t reused) const;
+  double queue_ms(const SimNode& n, const sched::PrefillWork& mine) const;
+  void fetch(uint32_t id, uint64_t local_blocks);
   void freed(uint32_t id);
-  uint32_t idlest_decoder() const;
-  void promise_decode(SimRequest& request, uint32_t node);
   void publish(uint32_t node, SimRequest& request);
   void computed(uint32_t id);
-  void replace_decode(SimRequest& request);
 
   // Network and decode.
   void reflow() {
@@ -206,15 +160,25 @@ class Cluster {
   void crossed(uint32_t id);
   void fetched(uint32_t id);
   void unfetch(uint32_t id);
-  void arrived_there(const SimRequest& request);
+  void sent(uint32_t id);
   void loaded(uint32_t id);
   void restep(uint32_t node);
   void step(uint32_t node);
-  void done(Decoded& d);
-  void reject(uint32_t id, Verdict verdict);
+  void note(const Decoded& d);
+  void ended(uint32_t id, int http, const std::string& reason);
 
   // Coupled nodes.
+  static sched::PolicyOptions routing(const SimOptions& o) {
+    sched::PolicyOptions options = o.policy;
+    if (options.policy == "kvcache") options.policy = "local";  // coupled nodes do not fetch
+    return options;
+  }
+  std::vector<uint32_t> weigh(const sched::Matches& matches, const sched::Ask& ask,
+                              sched::View& view);
   void place_coupled(uint32_t id);
+  void done_coupled(const Decoded& d);
+  void requeue(uint32_t i);
+  void down_coupled(uint32_t node);
 
   // Failures.
   void plan_faults();
@@ -223,18 +187,11 @@ class Cluster {
   bool take_away();
   bool bring_back();
   uint32_t least_loaded(bool prefill) const;
-  void part(uint32_t node);
   void down(uint32_t node);
   void up(uint32_t node);
-  void leave(uint32_t node);
-  bool lost_with(const SimRequest& request, uint32_t node) const;
-  void abandon(uint32_t id, uint32_t node);
   void cancel_flow(SimRequest& request);
 
-  // Orders of nodes, samples, control.
-  void requeue(uint32_t i);
-  void reload(uint32_t i);
-
+  // Samples, control.
   Sample measure() const;
   bool over() const { return unfinished_ == 0 && result_.requests.size() == decided_; }
 
@@ -250,7 +207,7 @@ class Cluster {
 
   void control();
   void move(const sched::PdDecision& d);
-  void settle_role(uint32_t i);
+  void settle_roles();
   void finish();
 
   const trace::Trace& trace_;
@@ -260,16 +217,20 @@ class Cluster {
   const cost::ModelSpec group_spec_;  // of a group of prefill nodes
   sched::Cost cost_;
   sched::PrefixIndex index_;
+  sched::Roster roster_;
+  sched::Fleet fleet_;
+  sched::RequestMachine machine_;
+  MachineInbox inbox_;
+  bool ticking_ = false;
   const uint64_t groups_;
   Network network_;
-  sched::DecodeForecast forecast_;
   sched::PdControl control_;
   const bool coupled_;
-  sched::PrefillShortlist prefills_;
-  sched::DecodeShortlist decodes_;
+  std::optional<sched::PrefillShortlist> prefills_;  // coupled nodes
   std::vector<SimNode> nodes_;
+  std::vector<uint32_t> drained_;                      // those that drain
+  std::unordered_map<std::string, uint32_t> numbers_;  // of nodes, by name
   std::vector<SimRequest> requests_;
-  size_t decode_nodes_ = 0;
   std::unordered_map<Network::FlowId, uint32_t> flow_of_;
   Events<Event> events_;
   uint64_t prompt_max_ = 1;  // blocks

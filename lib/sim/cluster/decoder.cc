@@ -99,7 +99,8 @@ void Decoder::begin(Time now) {
   const double step = cost::step_seconds(spec_, running_.size(), context_);
   uint64_t count = UINT64_MAX;
   for (const Running& r : running_) count = std::min(count, r.left);
-  if (stall_s_ + waited_s_ > 0) count = 1;  // the gap with the stall is one of a kind
+  // The gap with a stall is one of a kind; a first token is known when it comes.
+  if (stall_s_ + waited_s_ > 0 || (fresh_ && options_.engine == Engine::kDisaggregated)) count = 1;
   plan(step, spec_.cost.t2 * static_cast<double>(running_.size()), count);
 }
 
@@ -132,7 +133,7 @@ void Decoder::end(Running& r, Time now, std::vector<Decoded>& ended) {
   ended.push_back(std::move(d));
 }
 
-void Decoder::tick(Time now, std::vector<Decoded>& ended) {
+void Decoder::tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>* begun) {
   if (!stepping_ || now < ends_) return;
   const bool whole_prompt = prompting_ && options_.engine == Engine::kCoupled;
   busy_s_ += to_seconds(ends_ - starts_);
@@ -145,8 +146,11 @@ void Decoder::tick(Time now, std::vector<Decoded>& ended) {
     done.first += stall_s_ + waited_s_;
     if (fresh_) {
       const Time first = starts_ + from_seconds(done.first);
-      for (Running& r : running_)
-        if (r.first_token == Time::max()) r.first_token = first;
+      for (Running& r : running_) {
+        if (r.first_token != Time::max()) continue;
+        r.first_token = first;
+        if (begun != nullptr) begun->push_back(r.request.id);
+      }
       fresh_ = false;
     }
     segments_.push_back(done);

@@ -55,8 +55,9 @@ class Decoder {
 
   void ready(const Decoding& request, Time now);  // its KV is here (coupled: its prompt)
   Time deadline() const { return stepping_ ? ends_ : Time::max(); }
-  // Completes the steps up to the deadline. Appends the requests that ended.
-  void tick(Time now, std::vector<Decoded>& ended);
+  // Completes the steps up to the deadline. Appends the requests that ended, and to `begun` those
+  // that got their first token (disaggregated engines only).
+  void tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>* begun = nullptr);
   // Drops all requests and returns their ids: the node failed.
   std::vector<uint64_t> drop();
 

@@ -86,6 +86,11 @@ void NodeCache::end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace:
   while (vram_.size() > o_.vram) vram_.take_oldest();
 }
 
+void NodeCache::drop(serve::TxId tx) {
+  dram_->abort(tx);
+  drain();
+}
+
 void NodeCache::drain() {
   const auto events = dram_->events_since(seen_, o_.prompt_max + 1);
   MC_CHECK(events.has_value());

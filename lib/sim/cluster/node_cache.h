@@ -54,6 +54,8 @@ class NodeCache {
   // Caches its blocks, as their class allows.
   void end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace::CacheClass of);
 
+  void drop(serve::TxId tx);  // the prompt was given up
+
   struct Change {
     uint64_t tag;
     bool stored;  // false: it has left every tier

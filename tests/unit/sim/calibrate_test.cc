@@ -90,13 +90,13 @@ TEST_CASE("times fitted to a quiet run predict a busy run") {
   CHECK(busy.prefill == 2);
   CHECK(busy.requests == 120);
 
-  const Means naive = means_of(simulated(cost::tiny(), cluster(), {}).summary);
-  CHECK_FALSE(calibrate(busy.means, naive, 0.1).within);
+  const Parts naive = parts_of(simulated(cost::tiny(), cluster(), {}).summary);
+  CHECK(calibrate(busy, naive, {}).verdict == Agreement::kOver);
 
   cost::ModelSpec spec = cost::tiny();
   SimOptions options = cluster();
   const Run plain = simulated(spec, options, quiet_play());
-  const auto fit = fit_machine(quiet, means_of(plain.summary), spec);
+  const auto fit = fit_machine(quiet, parts_of(plain.summary), spec);
   REQUIRE_MESSAGE(fit, fit.error().what);
   CHECK(fit->prefill_factor == doctest::Approx(1.5).epsilon(0.01));
   CHECK(fit->overhead_s == doctest::Approx(0.003).epsilon(0.01));
@@ -104,36 +104,77 @@ TEST_CASE("times fitted to a quiet run predict a busy run") {
   CHECK(fit->step_s == doctest::Approx(0.001).epsilon(0.01));
 
   apply(*fit, spec, options);
-  const Calibration c = calibrate(busy.means, means_of(simulated(spec, options, {}).summary), 0.02);
-  CHECK_MESSAGE(c.within, calibration_text(c, *fit));
+  const Calibration c =
+      calibrate(busy, parts_of(simulated(spec, options, {}).summary), {0.03, 0.03});
+  CHECK_MESSAGE(c.verdict == Agreement::kHeld, calibration_text(c, *fit));
   for (const Comparison& f : c.figures)
-    if (f.error) CHECK_MESSAGE(std::abs(*f.error) < 0.02, f.name);
+    if (f.error && f.of == "mean") CHECK_MESSAGE(std::abs(*f.error) < 0.03, f.name);
 }
 
 TEST_CASE("the parts of a run add up to its time to the first token") {
   const Slow slow;
-  const Means m = means_of(simulated(slow.spec, slow.options, {}).summary);
-  CHECK(*m.queue_s + *m.prefill_s + *m.transfer_s + *m.first_step_s ==
-        doctest::Approx(*m.ttft_s).epsilon(1e-6));
+  const Parts m = parts_of(simulated(slow.spec, slow.options, {}).summary);
+  CHECK(m.queue_s->mean + m.prefill_s->mean + m.transfer_s->mean + m.first_step_s->mean ==
+        doctest::Approx(m.ttft_s->mean).epsilon(1e-6));
 }
 
-TEST_CASE("a promised figure that is unmeasured, or 0 in only one run, fails the calibration") {
-  Means live;
-  live.ttft_s = 1;
-  live.tbt_ms = 10;
-  live.hit_ratio = 0.5;
-  Means same = live;
-  CHECK(calibrate(live, same, 0.1).within);
-  same.tbt_ms.reset();
-  CHECK_FALSE(calibrate(live, same, 0.1).within);
-  same.tbt_ms = 11.2;
-  CHECK_FALSE(calibrate(live, same, 0.1).within);
-  same.tbt_ms = 10.9;
-  CHECK(calibrate(live, same, 0.1).within);
-  live.hit_ratio = 0;
-  CHECK_FALSE(calibrate(live, same, 0.1).within);
-  same.hit_ratio = 0;
-  CHECK(calibrate(live, same, 0.1).within);
+// A live run whose figures are all the same, and its simulation.
+struct Pair {
+  LiveRun live;
+  Parts simulated;
+  Pair() {
+    live.parts.ttft_s = live.parts.queue_s = Spread{1, 1, 2};
+    live.parts.tbt_ms = Spread{10, 10, 20};
+    live.parts.hit_ratio = 0.5;
+    simulated = live.parts;
+  }
+  Calibration compared() const { return calibrate(live, simulated, {}); }
+  Agreement verdict() const { return compared().verdict; }
+};
+
+TEST_CASE("what is promised is within 10 % at p50 and 15 % at p90, and what is not is named") {
+  Pair p;
+  CHECK(p.verdict() == Agreement::kHeld);
+  p.simulated.ttft_s = Spread{9, 1.09, 2.28};  // nothing is promised of the mean
+  CHECK(p.verdict() == Agreement::kHeld);
+  p.simulated.ttft_s->p90 = 2.32;
+  CHECK(p.verdict() == Agreement::kOver);
+  CHECK(calibration_text(p.compared(), std::nullopt)
+            .find("DISAGREES: over what is promised: ttft_s p90 (+16.0 %)\n") != std::string::npos);
+  p = {};
+  p.simulated.queue_s->p50 = 0.89;
+  CHECK(p.verdict() == Agreement::kOver);
+  p = {};
+  p.simulated.tbt_ms->p50 = 11.2;
+  CHECK(p.verdict() == Agreement::kOver);
+  p = {};
+  p.simulated.tbt_ms.reset();
+  CHECK(p.verdict() == Agreement::kOver);
+  CHECK(calibration_json(p.compared(), std::nullopt)["why"] ==
+        "DISAGREES: over what is promised: tbt_ms (absent in one run)");
+  p = {};
+  p.live.parts.hit_ratio = 0;
+  CHECK(p.verdict() == Agreement::kOver);
+  p.simulated.hit_ratio = 0;
+  CHECK(p.verdict() == Agreement::kHeld);
+}
+
+TEST_CASE("on a machine that runs threads late an error proves nothing, and is no success") {
+  Pair p;
+  p.simulated.tbt_ms->p50 = 11.5;  // 1.5 ms off
+  p.live.late = Lateness{0.0002, 1};
+  CHECK(p.verdict() == Agreement::kOver);  // a fifth of a millisecond explains little of it
+  p.live.late = Lateness{0.0005, 1};
+  CHECK(p.verdict() == Agreement::kUnmeasured);
+  CHECK(calibration_text(p.compared(), std::nullopt).find("NOT MEASURED") != std::string::npos);
+  // Late threads hide nothing that is off by more, and no hits.
+  p.simulated.ttft_s->p50 = 1.2;
+  CHECK(p.verdict() == Agreement::kOver);
+  p = {};
+  p.live.late = Lateness{10, 10};
+  CHECK(p.verdict() == Agreement::kHeld);
+  p.simulated.hit_ratio = 0.6;
+  CHECK(p.verdict() == Agreement::kOver);
 }
 
 TEST_CASE("reports that cannot be simulated are refused with their file names") {
@@ -157,11 +198,11 @@ TEST_CASE("reports that cannot be simulated are refused with their file names") 
   CHECK(said(report).find("arrival") != std::string::npos);
   report = live_report(run, std::nullopt);
   report["metrics"]["ttft_s"] = nullptr;
-  CHECK(said(report).find("no mean TTFT") != std::string::npos);
+  CHECK(said(report).find("no TTFT") != std::string::npos);
 
   Json other = live_report(run, 1);  // another server's: no parts
   other["metrics"]["prefill_s"] = nullptr;
-  const auto fit = fit_machine(read(other), means_of(run.summary), cost::tiny());
+  const auto fit = fit_machine(read(other), parts_of(run.summary), cost::tiny());
   REQUIRE_FALSE(fit);
   CHECK(fit.error().what.find("an mc cluster") != std::string::npos);
 }

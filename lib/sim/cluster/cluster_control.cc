@@ -1,0 +1,102 @@
+// Looks at the load of all nodes, and moves nodes between the sides by it.
+#include "sched/load.h"
+#include "sim/cluster/cluster_state.h"
+
+namespace mc::sim {
+
+Sample Cluster::measure() const {
+  Sample s;
+  s.at_s = to_seconds(now_ - start_);
+  s.rejected = rejected_;
+  for (const SimNode& n : nodes_) {
+    if (n.down) continue;
+    if (n.prefill) {
+      ++s.prefill_nodes;
+      s.prefill_load +=
+          sched::prefill_load(n.worker.ledger.wait_ms(now_), n.computing(), o_.admission.ttft_slo);
+      s.queued += n.worker.requests;
+    }
+    if (n.decoder && (!n.prefill || coupled_)) {
+      ++s.decode_nodes;
+      const uint64_t batch = n.decoder->running() + n.decoder->waiting();
+      const double step = cost_.step_ms(batch, n.decoder->context() + n.decoder->waiting_tokens());
+      s.decode_load += sched::decode_load(step, o_.admission.tbt_slo);
+      s.decoding += batch;
+    }
+  }
+  if (s.prefill_nodes) s.prefill_load /= static_cast<double>(s.prefill_nodes);
+  if (s.decode_nodes) s.decode_load /= static_cast<double>(s.decode_nodes);
+  return s;
+}
+
+void Cluster::control() {
+  const Sample s = measure();
+  control_.sample(s.prefill_load, s.decode_load);
+  if (now_ >= control_.deadline()) {
+    const auto d = control_.decide(s.prefill_nodes, s.decode_nodes, now_);
+    if (d.move != sched::PdMove::kNone) move(d);
+  }
+  if (!over()) events_.push(now_ + std::chrono::seconds(1), {Kind::kControl});
+}
+
+// The node of that side with the least work left, among those that stay.
+uint32_t Cluster::least_loaded(bool prefill) const {
+  uint32_t found = kNowhere;
+  double least = INFINITY;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const SimNode& n = nodes_[i];
+    if (n.prefill != prefill || n.down || n.worker.draining) continue;
+    const double load =
+        prefill ? n.worker.ledger.wait_ms(now_) : static_cast<double>(n.worker.requests);
+    if (load >= least) continue;
+    least = load;
+    found = i;
+  }
+  return found;
+}
+
+// The node with the least work left drains, then changes sides. One node moves at a time, and none
+// that is the last to take requests.
+void Cluster::move(const sched::PdDecision& d) {
+  const bool from_prefill = d.move == sched::PdMove::kToDecode;
+  for (const SimNode& n : nodes_)
+    if (n.worker.draining && !n.leaving) return;
+  if (roster_.live(from_prefill) < 2) return;
+  const uint32_t donor = least_loaded(from_prefill);
+  if (donor == kNowhere) return;
+  drain(donor, true);
+  result_.moves.push_back({to_seconds(now_ - start_), nodes_[donor].name,
+                           from_prefill ? "decode" : "prefill", d.reason});
+}
+
+// Nodes that drained and have no request left change sides, or go.
+void Cluster::settle_roles() {
+  for (const uint32_t i : std::vector<uint32_t>(drained_)) {
+    SimNode& n = nodes_[i];
+    if (n.worker.requests > 0) continue;
+    const bool goes = std::exchange(n.leaving, false);
+    leave(i, goes ? "it was taken away" : "it changes sides", true);
+    if (goes) {
+      n.down = n.away = true;
+      if (n.cache) n.cache->lose_all();
+    } else {
+      n.prefill ? become_decode(i) : become_prefill(i);
+    }
+  }
+}
+
+void Cluster::finish() {
+  MC_CHECK(unfinished_ == 0);
+  result_.duration_s = to_seconds(last_ - start_);
+  for (const SimNode& n : nodes_) {
+    if (n.decoder) {
+      result_.steps += static_cast<double>(n.decoder->steps());
+      result_.token_steps += static_cast<double>(n.decoder->token_steps());
+    }
+    if (n.prefill)
+      result_.prefill_busy_share.push_back(result_.duration_s > 0 ? n.busy_s / result_.duration_s
+                                                                  : 0);
+  }
+}
+
+}  // namespace mc::sim
