@@ -164,7 +164,7 @@ struct Connections::Conn final : Parser::Events {
     c.peer_closed = true;
     // A client may end its sending side and still read answers to earlier requests.
     if ((what & BEV_EVENT_EOF) != 0 && c.exchange == 0 && c.output() > 0) {
-      c.close_after = evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
+      c.close_after = c.close_after || evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
       return;
     }
     c.owner.drop(c);  // end, error, or a client that reads nothing: it is gone

@@ -21,6 +21,7 @@ namespace {
 
 constexpr size_t kWaitingMax = 2 * wire::kMessageBytesMax;  // for a peer that does not read
 constexpr size_t kHeadBytes = 8;  // of a message: the sizes of its two frames
+constexpr int kWakeupsMax = 512;
 constexpr Duration kLookAgain = std::chrono::milliseconds(20);  // for the end of the peer
 
 // Values of `asleep`: the reader waits for a byte over the socket, or for the word itself.
@@ -234,11 +235,15 @@ bool ShmChannel::arm() {
   return false;
 }
 
-// A peer sends one byte for each `asleep` that it takes back. The next call finds its end behind
-// them.
+// A peer sends a packet of one byte for each `asleep` that it takes back, and for each `crowded`.
+// Its end is behind them.
 void ShmChannel::check_socket() {
-  char bytes[64];
-  const ssize_t n = ::recv(socket_.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  char byte;
+  ssize_t n = 0;
+  for (int i = 0; i < kWakeupsMax; ++i) {
+    n = ::recv(socket_.get(), &byte, sizeof byte, MSG_DONTWAIT);
+    if (n <= 0 || has_input()) break;
+  }
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) broken_ = true;
 }
 

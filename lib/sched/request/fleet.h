@@ -37,6 +37,7 @@ struct RequestAsk {
   uint32_t answered = 0;       // of prompt_tokens: its answer so far, which other workers began
   int64_t priority = 0;        // lower first
   size_t tenant = 0;
+  bool streams = false;                 // an external engine's answer begins with its first token
   double share = 1;                     // of its tenant, relative to others'
   std::optional<RequestError> refusal;  // why own workers cannot: only external engines may
 };
@@ -130,9 +131,9 @@ class Fleet {
   const FleetOptions& options() const { return options_; }
   Cost& cost() { return cost_; }
   PrefixIndex& index() { return index_; }
-  Roster& roster() { return roster_; }
-  const Roster& roster() const { return roster_; }
+  Roster& roster() const { return roster_; }
   const DecodeForecast& forecast() const { return forecast_; }
+  size_t pending() const { return pending_.size(); }  // prefixes under computation
 
  private:
   AdmissionOptions promises(Time arrived, Time now) const;

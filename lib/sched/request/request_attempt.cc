@@ -207,7 +207,9 @@ void begin_on_engines(MachineTurn& t, RequestRecord& r) {
 
 void first_half_answered(MachineTurn& t, RequestRecord& r) {
   r.proxy = ProxySide::kWhole;
-  r.deadline = t.now + (r.pair.at_once ? t.options.pair_wait : t.options.prefill_timeout);
+  // Only a stream begins at once: another answer comes when it is whole.
+  const bool begins = r.pair.at_once && r.ask.streams;
+  r.deadline = t.now + (begins ? t.options.pair_wait : t.options.prefill_timeout);
   t.fleet.engines->computed(r.id, r.pair, t.now);
   if (!r.pair.at_once) t.ask(ProxyTo{r.ref(), r.pair, true});
 }

@@ -21,6 +21,8 @@ bool continues_behind_answer(RequestRecord& r, Time now) {
   r.ask.tokens += told;
   r.ask.max_tokens -= told;
   r.asked_for = now;
+  r.out.full.clear();
+  r.turned_away = {};
   return true;
 }
 
@@ -123,7 +125,7 @@ void RequestMachine::expired(Turn& t, Record& r) {
   const bool external = r.state == RequestState::kProxied;
   const std::string node = external ? r.asked() : r.decode_at().node;
   const bool begun = r.proxy == ProxySide::kAnswering;
-  const bool handed = r.pair.at_once && r.proxy == ProxySide::kWhole;
+  const bool handed = r.pair.at_once && r.ask.streams && r.proxy == ProxySide::kWhole;
   const Duration limit = !external || begun ? options_.token_timeout
                          : handed           ? options_.pair_wait
                                             : options_.prefill_timeout;
@@ -200,6 +202,7 @@ void RequestMachine::gone(Turn& t, Record& r, const WorkerGone& e) {
   }
   const bool has_kv = r.state == RequestState::kDecoding || r.state == RequestState::kFinishing;
   if (prefill && has_kv && !r.prefill_over()) {
+    fleet_.computed(r.id, r.prefill_at(), t.now);
     r.prefill = PrefillSide::kEnded;
     if (r.state == RequestState::kFinishing) return end(t, r, std::nullopt);
   }

@@ -105,11 +105,13 @@ void WaitingRoom::gone(uint64_t request) {
 }
 
 void WaitingRoom::generated(TokenShares::Tenant tenant, uint64_t tokens) {
+  if (tokens == 0) return;
   shares_.generated(tenant, tokens);
   served_to(tenant);
 }
 
 void WaitingRoom::served_to(TokenShares::Tenant tenant) {
+  if (shares_.waiting(tenant) == 0) return;
   const double counter = shares_.counter(tenant);
   all_.moved(tenant, counter);
   fresh_.moved(tenant, counter);

@@ -181,6 +181,7 @@ sched::RequestAsk ask_of(const GenerateRequest& g) {
   ask.max_tokens = g.max_tokens;
   ask.priority = g.priority;
   ask.tenant = g.tenant;
+  ask.streams = g.proxied && g.proxied->stream;
   ask.refusal = g.refusal;
   return ask;
 }

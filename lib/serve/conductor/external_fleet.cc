@@ -58,11 +58,12 @@ void ExternalFleet::add(const GenerateRequest& ask, const sched::Exclusions* out
     node.usable = e->up && !e->outliers.ejected(now) &&
                   !(out != nullptr && (out->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
-    if (e->options.role == "prefill") decodes = partner(*e, out, now);
-    const bool named = e->options.pair == PairKind::kConcurrent;
-    node.usable = node.usable && decodes != nullptr &&
-                  (!named || (ask.proxied && single(ask.proxied->body))) &&
-                  engines_.has_adapter(*e, adapter) && engines_.has_adapter(*decodes, adapter);
+    if (e->options.role == "prefill") {
+      decodes = partner(*e, out, now);
+      node.usable = node.usable && suits(e->options.pair, *ask.proxied);
+    }
+    node.usable = node.usable && decodes != nullptr && engines_.has_adapter(*e, adapter) &&
+                  engines_.has_adapter(*decodes, adapter);
     node.whole = true;
     node.queue_ms = e->wait_ms(now);
     node.rate = &e->rate;

@@ -10,6 +10,7 @@ namespace mc::serve {
 namespace {
 
 constexpr const char* kKvParams = "kv_transfer_params";
+constexpr size_t kPromptsMax = 1024;  // of one request to a pair of SGLang's
 constexpr const char* kRoomMembers[] = {"bootstrap_host", "bootstrap_port", "bootstrap_room"};
 
 void put(std::vector<JsonText::Change>& changes, const char* member, std::string value) {
@@ -54,10 +55,14 @@ size_t prompts_of(const JsonText& body) {
   return list && list->is_array() ? std::max<size_t>(list->size(), 1) : 1;
 }
 
-bool single(const JsonText& body) {
+bool suits(PairKind kind, const ProxiedRequest& request) {
+  if (request.method != "POST" || request.form) return false;
+  if (kind == PairKind::kSequential) return true;
+  const size_t prompts = prompts_of(request.body);
+  if (kind == PairKind::kSglang) return prompts <= kPromptsMax;
   for (const char* count : {"n", "best_of"})
-    if (const auto n = body.find(count); n && *n != "1") return false;
-  return prompts_of(body) == 1;
+    if (const auto n = request.body.find(count); n && *n != "1") return false;
+  return prompts == 1;
 }
 
 void drop_pair_members(std::vector<JsonText::Change>& changes) {

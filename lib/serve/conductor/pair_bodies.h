@@ -9,13 +9,15 @@
 #include "base/result.h"
 #include "serve/external/pairs.h"
 #include "serve/protocol/json_text.h"
+#include "serve/protocol/proxied_request.h"
 
 namespace mc::serve {
 
 // Prompts of a request: a list of texts or of lists of ids has several.
 size_t prompts_of(const JsonText& body);
-// It has one prompt and wants one answer: a transfer's name stands for that alone.
-bool single(const JsonText& body);
+// Whether a pair can answer it: a POST of JSON, of few prompts. A concurrent pair answers one
+// prompt once: a transfer's name stands for that alone.
+bool suits(PairKind kind, const ProxiedRequest& request);
 
 // No client says where KV comes from: these go out of its body.
 void drop_pair_members(std::vector<JsonText::Change>& changes);

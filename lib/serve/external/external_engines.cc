@@ -262,8 +262,11 @@ void ExternalEngines::ask_bootstrap(ExternalEngine& engine) {
                    registration = engine.registration](const Result<http::ClientResponse>& answer) {
     ExternalEngine* const e = find(name);
     if (e == nullptr || e->registration != registration) return;
-    auto id = answer ? engine_at_bootstrap(answer->body, e->options.rank)
-                     : fail(Code::kBusy, "its bootstrap server: %s", answer.error().what.c_str());
+    const bool well = answer && answer->status == 200;
+    auto id = well ? engine_at_bootstrap(answer->body, e->options.rank)
+                   : fail(Code::kBusy, "its bootstrap server: %s",
+                          answer ? strf("status %d", answer->status).c_str()
+                                 : answer.error().what.c_str());
     if (!id) return end_check(*e, fail(id.error()));
     e->bootstrap_engine = std::move(*id);
     end_check(*e, {});

@@ -24,14 +24,19 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// A parameter of a header's value: `; name=token` or `; name="text"`.
+// A parameter of a header's value: `; name=token` or `; name="text"`. Nothing where it stands
+// twice, or as `name*=`: readers differ in which one they take.
 std::optional<std::string> parameter(std::string_view value, std::string_view name) {
+  std::optional<std::string> found;
+  const std::string coded = std::string(name) + "*";
   size_t at = std::min(value.find(';'), value.size());
   while (at < value.size()) {
     ++at;
     const size_t sign = value.find('=', at);
-    if (sign == value.npos) return std::nullopt;
-    const bool wanted = same_name(trimmed(value.substr(at, sign - at)), name);
+    if (sign == value.npos) return found;
+    const std::string_view key = trimmed(value.substr(at, sign - at));
+    if (same_name(key, coded)) return std::nullopt;
+    const bool wanted = same_name(key, name);
     at = sign + 1;
     std::string text;
     if (at < value.size() && value[at] == '"') {
@@ -46,21 +51,26 @@ std::optional<std::string> parameter(std::string_view value, std::string_view na
       text = trimmed(value.substr(at, end - at));
       at = end;
     }
-    if (wanted) return text;
+    if (wanted && found) return std::nullopt;
+    if (wanted) found = std::move(text);
   }
-  return std::nullopt;
+  return found;
 }
 
+// Nothing where it stands twice.
 std::string_view disposition_of(std::string_view headers) {
+  std::string_view found;
   for (size_t at = 0; at < headers.size();) {
     const size_t end = std::min(headers.find("\r\n", at), headers.size());
     const std::string_view line = headers.substr(at, end - at);
     const size_t colon = std::min(line.find(':'), line.size());
-    if (same_name(trimmed(line.substr(0, colon)), "content-disposition"))
-      return line.substr(std::min(colon + 1, line.size()));
+    if (same_name(trimmed(line.substr(0, colon)), "content-disposition")) {
+      if (!found.empty()) return {};
+      found = line.substr(std::min(colon + 1, line.size()));
+    }
     at = end + 2;
   }
-  return {};
+  return found;
 }
 
 }  // namespace
@@ -94,10 +104,11 @@ Result<FormText> FormText::parse(std::string text, std::string_view content_type
     const std::string_view disposition = disposition_of(all.substr(head, blank));
     const auto name = parameter(disposition, "name");
     if (!name)
-      return fail(Code::kInvalid, "part %zu of the form has no name", form.parts_.size() + 1);
+      return fail(Code::kInvalid, "part %zu of the form has no name, or more than one",
+                  form.parts_.size() + 1);
     const size_t begin = head + blank + 4, end = all.find(next, begin);
     if (end == all.npos) return fail(Code::kInvalid, "the form does not end with its boundary");
-    const bool file = parameter(disposition, "filename") || parameter(disposition, "filename*");
+    const bool file = disposition.find("filename") != disposition.npos;
     form.parts_.push_back({*name, file, begin, end});
     at = end + next.size();
   }

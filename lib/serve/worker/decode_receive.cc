@@ -210,9 +210,9 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
 }
 
 // The prompt's KV is here: later prompts share its full blocks, and it shares those that others
-// have meanwhile. Requires: no job or transfer uses the sequence.
+// have meanwhile. One that a job or a transfer still uses keeps its own.
 void DecodeWorker::share(Sequence& s) {
-  if (!s.adopted.empty()) return;  // shared already
+  if (!s.adopted.empty() || s.busy > 0) return;  // the first: shared already
   // Into an unsettled prompt's blocks the prefill side may still write: it keeps its own.
   const size_t shared = s.settled ? blocks_.rematch(s.tx) : 0;
   const Tx& tx = *blocks_.find(s.tx);

@@ -128,7 +128,7 @@ WorkerLoad DecodeWorker::load(const std::string& conductor) const {
   for (const auto& [request, s] : sequences_) {
     if (s->ended || s->conductor == conductor) continue;
     ++l.others_requests;
-    l.others_tokens += s->tokens.size();
+    l.others_tokens += s->prompt + s->answered;  // its tokens belong to a step
   }
   return l;
 }

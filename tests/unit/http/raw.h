@@ -84,6 +84,7 @@ class RawClient {
     return wait_until(loop_, [&] { return got("\x01 never") || closed_; });
   }
   bool closed() const { return closed_; }  // seen by got()
+  void end_sending() { ::shutdown(fd_.get(), SHUT_WR); }
   void close() { fd_.reset(); }
   const std::string& received() const { return received_; }
 

@@ -124,6 +124,18 @@ TEST_CASE("a client that pipelines requests and reads no answer has few of them 
   CHECK(c.received().ends_with(strf("/%zu\n", kAsked)));
 }
 
+TEST_CASE("a last answer ends its connection, whatever the client sends behind its request") {
+  Fixture f;
+  auto c = f.client();
+  REQUIRE(c.send("GET /1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\nX"));
+  REQUIRE(f.arrived(1));
+  f.seen[0].reply(200, "text/plain", std::string(8'000'000, 'x'));
+  REQUIRE(f.loop.turn(20ms));
+  c.end_sending();
+  CHECK(c.wait_closed());
+  CHECK(c.received().size() > 8'000'000);
+}
+
 TEST_CASE("a stream leaves write by write") {
   Fixture f;
   auto c = f.client();

@@ -378,6 +378,20 @@ TEST_CASE("an answer that others go on with waits for room from the failure on, 
   s.check_clean();
 }
 
+TEST_CASE("a prefill worker that goes after the first token computes no prefix any more") {
+  Pair s;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.prefilling(r);
+  s.tokens(a, 1);
+  CHECK(s.fleet.pending() == 1);
+  s.leave("p0");
+  CHECK(s.fleet.pending() == 0);
+  s.tokens(a, 1, "length");
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(!s.finished(r)->error);
+  s.check_clean();
+}
+
 TEST_CASE("cancelled in any state: aborts, and the sink hears nothing more") {
   for (const int steps : {0, 1, 2, 3, 4}) {
     CAPTURE(steps);

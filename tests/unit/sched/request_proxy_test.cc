@@ -99,7 +99,21 @@ TEST_CASE("a pair's halves follow each other") {
 TEST_CASE("both halves of a pair that meets get the request at once") {
   RequestSite s;
   s.engines.ups["meets"] = s.engines.ups["full"] = true;
-  const uint64_t r = s.arrive();
+  RequestArrived arrival{.request = ++s.requests};
+  arrival.ask.tokens = 40;
+  arrival.ask.streams = true;
+  SUBCASE("an answer that is no stream comes when it is whole") {
+    arrival.ask.streams = false;
+    s.handle(arrival);
+    UpstreamEnded e = ends(s.attempt(arrival.request), 200);
+    e.first_half = true;
+    s.handle(e);
+    CHECK(s.machine.deadline() == s.now + s.options.prefill_timeout);
+    s.handle(RequestCancelled{arrival.request, ""});
+    return s.check_clean();
+  }
+  s.handle(arrival);
+  const uint64_t r = arrival.request;
   const AttemptRef a = s.attempt(r);
   REQUIRE(s.all<ProxyTo>().size() == 2);
   CHECK(!s.all<ProxyTo>()[0].second);

@@ -175,6 +175,7 @@ struct RequestSite {
     CHECK(machine.deadline() == Time::max());
     CHECK(engines.charged.empty());
     CHECK(fleet.forecast().now().requests == 0);
+    CHECK(fleet.pending() == 0);
     for (const auto& [node, w] : workers) {
       CHECK(w->requests == 0);
       CHECK(w->context_tokens == 0);

@@ -191,7 +191,9 @@ TEST_CASE("F89: one choice's failure ends the request, and the workers hear of t
   for (const bool stream : {false, true}) {
     Choices s;
     s.says = [&](size_t i, const Reserve& m) {
-      if (i == 1)
+      if (i > 2)  // nor can the worker that goes on with it
+        s.d[0]->send(m.request, {}, "error", "it broke");
+      else if (i == 1)
         s.d[0]->send(m.request, {'b'}, "");
       else
         s.say(m, {'a'}, "");

@@ -50,6 +50,19 @@ TEST_CASE("a field that stands twice, or is a file, has no value") {
   CHECK_FALSE(file->find("model"));
 }
 
+TEST_CASE("a name or a boundary that readers may take differently is refused") {
+  const std::string end = "a\r\n--XX--";
+  for (const char* disposition :
+       {"name=x; name=model", "name=x; name*=utf-8''model", "name*=utf-8''model; name=x"}) {
+    CAPTURE(disposition);
+    CHECK_FALSE(FormText::parse(part(disposition, "a") + "--XX--", kType));
+  }
+  const std::string line = "Content-Disposition: form-data; name=";
+  CHECK_FALSE(FormText::parse("--XX\r\n" + line + "x\r\n" + line + "model\r\n\r\n" + end, kType));
+  CHECK(FormText::parse("--XX\r\n" + line + "x\r\n\r\n" + end, kType));
+  CHECK_FALSE(FormText::parse(part("name=a", "b") + "--XX--", kType + "; boundary=YY"));
+}
+
 TEST_CASE("what is no form is refused by what is wrong") {
   struct Row {
     std::string text, type, what;
