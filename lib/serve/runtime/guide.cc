@@ -69,6 +69,8 @@ struct Vocabulary {
       const auto token = static_cast<int32_t>(id);
       if (tokenizer.bytes(token).empty() && !tokenizer.piece(token).empty())
         marks[token] = model::grammar::mark_bytes(id);
+      else if (tokenizer.bytes(token).find('\xff') != std::string_view::npos)
+        marks[token] = {};  // no text has that byte, and with it a mark could be spelt
       tokens.push_back(bytes(token));
     }
     trie = std::make_shared<const TokenTrie>(tokens);

@@ -54,6 +54,11 @@ size_t PinnedPrefixes::coming(Pin& pin, size_t have, Time now) const {
 void PinnedPrefixes::await(const AwaitPrefix& m, const rpc::Reply<PrefixMore>& reply, Time now) {
   const Time until = now + std::chrono::milliseconds(std::min(m.wait_ms, kAwaitMsMax));
   const Waiting w{m.tx, m.have, until, reply};
+  std::erase_if(waiting_, [&](const Waiting& old) {  // one a pin: so they are bounded, too
+    if (old.tx != m.tx) return false;
+    old.reply.error({Code::kBusy, "its reader asked again"});
+    return true;
+  });
   if (!answer(w, now)) waiting_.push_back(w);
 }
 

@@ -245,6 +245,22 @@ TEST_CASE("a pin may come before the request that computes its prefix") {
   CHECK(two.rest());
 }
 
+TEST_CASE("of a pin one reader waits: who asks again ends the wait before") {
+  Two t;
+  const auto pinned = t.pin_for_peer("s", prompt_of(100, 1), 6, 10'000, 10'000);
+  REQUIRE(pinned);
+  AwaitPrefix m;
+  m.tx = pinned->tx;
+  m.wait_ms = 10'000;
+  std::vector<std::string> ends;
+  for (int i = 0; i < 3; ++i)
+    t.a.to_p->call<AwaitPrefix>(m, 20s, [&](const Result<PrefixMore>& more) {
+      ends.push_back(more ? "more" : more.error().what);
+    });
+  REQUIRE(t.a.until([&] { return ends.size() == 2; }));
+  for (const std::string& end : ends) CHECK(end.find("asked again") != std::string::npos);
+}
+
 TEST_CASE("a prefix that its worker gives up is computed by who waits for it") {
   Two two;
   const auto prompt = prompt_of(10 * kBlock + 5, 1);
