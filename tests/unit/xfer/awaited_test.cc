@@ -232,9 +232,11 @@ TEST_SUITE("xfer/awaited") {
       user.engine->free_batch(batch);
       return outcome.has_value();
     });
-    for (int round = 0; round < 3; ++round) {
+    // On a busy machine 1 ms may be over before anything began: such a round does not count.
+    for (int round = 0, tries = 0; round < 3; ++tries) {
+      REQUIRE(tries < 300);
       std::fill(in.begin(), in.end(), std::byte{0});
-      const uint64_t carried = user.carried();
+      const uint64_t before = user.carried();
       peer.answer(false);
       const BatchId batch = user.engine->allocate_batch();
       REQUIRE(user.engine->submit_awaited(batch, requests, 1ms));
@@ -244,7 +246,9 @@ TEST_SUITE("xfer/awaited") {
       CHECK(early.error().code == Code::kTimeout);
       peer.answer(true);
       CHECK(user.engine->wait(batch, 20s * kSlow));
-      CHECK(user.carried() - carried == requests.size());
+      const uint64_t carried = user.carried() - before;
+      CHECK((carried == 0 || carried == requests.size()));
+      round += carried > 0 ? 1 : 0;
       for (size_t i = 0; i < requests.size(); ++i)
         CHECK(std::memcmp(in.data() + i * kShortBytes, bytes.data() + place_of(i), bytes_of(i)) ==
               0);
