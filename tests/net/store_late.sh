@@ -58,10 +58,17 @@ check 21 32
 # A process that stands still in its copy over shared memory, in each piece of the value: its room is not
 # given on, the rest is.
 echo '{"transport": "shm", "op": "write", "stop": true}' >"$T/stop"
-"$MC_BIN/late-writer" --master "$MASTER" --key late3 --bytes 1MiB --time 2s --fault "$T/stop" \
-  >"$T/late" 2>&1 </dev/null &
-late=$!
-until_true 20 "the writer did not stop" grep -q '^State:.T' /proc/$late/status
+# On a busy machine its two seconds may be over before it writes: three goes.
+stands() { grep -q '^State:.T' "/proc/$late/status" 2>/dev/null; }
+stands_or_ended() { stands || ! kill -0 "$late" 2>/dev/null; }
+for go in 1 2 3; do
+  "$MC_BIN/late-writer" --master "$MASTER" --key late3 --bytes 1MiB --time 2s --fault "$T/stop" \
+    >"$T/late" 2>&1 </dev/null &
+  late=$!
+  until_true 20 "the writer did not stop" stands_or_ended
+  ! stands || break
+  [ "$go" -lt 3 ] || die "the writer did not stop: $(cat "$T/late")"
+done
 until_true 30 "its grant was not given up" released 1
 for i in $(seq 41 52); do put "$i"; done
 while kill -CONT $late 2>/dev/null; do pause_briefly; done
