@@ -160,7 +160,7 @@ TEST_CASE("an answer that another worker began goes on with the same draws, pena
     };
     pair.answered = 0;
     const std::vector<int32_t> whole = tokens(id, prompt, 24);
-    for (const size_t cut : {1, 5, 13, 20}) {
+    for (const size_t cut : {1u, 5u, 13u, 20u}) {
       CAPTURE(cut);
       const auto at = whole.begin() + static_cast<std::ptrdiff_t>(cut);
       std::vector<int32_t> so_far = prompt;
