@@ -50,6 +50,7 @@ uint16_t to_f16(float value) {
 }
 
 void to_floats(DType type, const std::byte* from, float* to, size_t n) {
+  if (n == 0) return;
   if (type == DType::kF32) {
     std::memcpy(to, from, n * 4);
     return;
@@ -62,6 +63,7 @@ void to_floats(DType type, const std::byte* from, float* to, size_t n) {
 }
 
 void from_floats(DType type, const float* from, std::byte* to, size_t n) {
+  if (n == 0) return;
   if (type == DType::kF32) {
     std::memcpy(to, from, n * 4);
     return;
