@@ -186,7 +186,7 @@ class SyncClient {
   std::optional<ShmChannel> shm_ MC_GUARDED_BY(mutex_);
   std::string shm_to_ MC_GUARDED_BY(mutex_);  // the address last tried
   Time shm_tried_ MC_GUARDED_BY(mutex_) = Time::min();
-  Time shm_heard_ MC_GUARDED_BY(mutex_){};  // its last answer
+  Time shm_heard_ MC_GUARDED_BY(mutex_){};   // its last answer
   AdaptiveSpin spin_ MC_GUARDED_BY(mutex_);  // before it waits
   YieldBackoff backoff_ MC_GUARDED_BY(mutex_);
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
