@@ -1,26 +1,28 @@
 // The whole life of a request: pure, and driven by a conductor or a simulator.
 //
-// in            on                                         goes to, and asks for
-//   -           RequestArrived: accepted                   kReserving: DecisionMade, SendStep
-//                                                          kReserve, and kPin for a prefix
-//                                                          elsewhere
-//   -           others wait, or nobody has room            kWaiting
-//   -           over an SLO, too large, draining           FinishRequest with 429, 400, 503
-//   -           an external engine was chosen              kProxied: DecisionMade, ProxyTo
-//   kReserving  kReserve, and kPin where sent, answered    kAllocating: kAllocate, kPrefill sent
-//   kAllocating kAllocate answered                         kPrefilling; the next may try
-//   before tokens   an answer: no room                     decided anew without that node
-//   before tokens   failed, WorkerGone, deadline           decided anew `retries` times, then
-//                                                          FinishRequest with 503, 504
-//   kAllocating, kPrefilling  TokensArrived                kDecoding: kCommit, DeliverTokens
-//   kDecoding   TokensArrived with a finish                kFinishing, until kPrefill is answered
-//   kDecoding   its decode worker failed, went, is silent  as before tokens, behind those told
-//   kProxied    UpstreamData, UpstreamEnded                DeliverBytes, FinishRequest; a pair's
-//                                                          second half, or both at once; another
-//                                                          engine
-//   any         RequestCancelled                           AbortAt; no FinishRequest
-//   kWaiting    RoomFreed, tick                            the next in turn tries (WaitingRoom);
-//                                                          behind it who does not delay it
+// clang-format off
+// in            on                                      goes to, and asks for
+//   -           RequestArrived: accepted                kReserving: DecisionMade, SendStep
+//                                                       kReserve, and kPin for a prefix elsewhere
+//   -           others wait, or nobody has room         kWaiting
+//   -           over an SLO, too large, draining        FinishRequest with 429, 400, 503
+//   -           an external engine was chosen           kProxied: DecisionMade, ProxyTo; two for
+//                                                       a pair that gets it at once
+//   kReserving  kReserve, and kPin where sent, answered kAllocating: SendStep kAllocate, kPrefill
+//   kAllocating kAllocate answered                      kPrefilling; the next may try
+//   no token    an answer: no room                      decided anew without that node
+//   no token    failed, WorkerGone, deadline            decided anew `retries` times, then
+//                                                       FinishRequest with 503, 504
+//   kAllocating, kPrefilling    TokensArrived           kDecoding: SendStep kCommit, DeliverTokens
+//   kDecoding   TokensArrived with a finish             kFinishing, until kPrefill is answered
+//   kDecoding   its decode worker failed, went, or is   decided anew behind the tokens told, as
+//               silent                                  without a token (`continues`)
+//   kProxied    UpstreamData, UpstreamEnded             DeliverBytes, FinishRequest; a pair's
+//                                                       second half; another engine
+//   any         RequestCancelled                        AbortAt; no FinishRequest
+//   kWaiting    RoomFreed, tick                         the next in turn tries (WaitingRoom);
+//                                                       behind it who does not delay it
+// clang-format on
 //
 // An attempt has a number; an event of another one changes nothing. Whatever waits has a deadline.
 //

@@ -76,8 +76,9 @@ TEST_CASE("ten equal prompts at once: one is computed, on one worker, and all an
     CHECK(h.progress.kv_errors == 0);
   }
   const uint64_t computed = s.counted("mc_engine_computed_tokens_total");
-  // Ten times the prompt without the wait. A slow machine may end a reader's patience.
-  CHECK(computed < 2 * prompt.size());
+  // A slow machine may end a reader's patience: 5 % of what can be found are given up for that.
+  const auto given_up = static_cast<uint64_t>(0.05 * 9 * static_cast<double>(reachable));
+  CHECK(computed < prompt.size() + 10 * 2 * kBlock + given_up);
   const Json cluster = s.conductor->cluster();
   CHECK(cluster["reachable_hit_tokens"] == 9 * reachable);
   CHECK(cluster["hit_tokens"].get<double>() >= 0.95 * 9 * static_cast<double>(reachable));
