@@ -378,6 +378,29 @@ TEST_CASE("an answer that others go on with waits for room from the failure on, 
   s.check_clean();
 }
 
+TEST_CASE("an answer that others go on with forgets who had no room for its prompt") {
+  RequestOptions o;
+  o.continues = true;
+  RequestSite s(o);
+  s.join("p0", true);
+  s.join("d0", false);
+  s.engines.ups["e0"] = true;
+  s.workers["p0"]->ledger.tell_others(60'000, s.now);  // so the engine has it first, and is full
+  const uint64_t r = s.arrive();
+  REQUIRE(s.state(r) == RequestState::kProxied);
+  s.handle(UpstreamEnded{.of = s.attempt(r), .status = 429});
+  REQUIRE(s.state(r) == RequestState::kReserving);
+  const AttemptRef a = s.sent(Step::kReserve).back().of;
+  for (const Step step : {Step::kReserve, Step::kAllocate, Step::kPrefill}) s.answer(a, step);
+  s.tokens(a, 3);
+  REQUIRE(s.state(r) == RequestState::kDecoding);
+  s.engines.ups["e0"] = false;
+  s.leave("d0");
+  REQUIRE(s.finished(r) != nullptr);  // nobody is left
+  CHECK(s.all<PassOn>().empty());     // the engine's own words have no place behind tokens
+  CHECK(s.finished(r)->error);
+}
+
 TEST_CASE("a prefill worker that goes after the first token computes no prefix any more") {
   Pair s;
   const uint64_t r = s.arrive();
