@@ -414,6 +414,14 @@ TEST_SUITE("shm_channel") {
     CHECK_FALSE(p.client->send("a", "b"));
   }
 
+  TEST_CASE("an end that has gone is noticed behind its wakeups") {
+    ShmPair p;
+    for (int i = 0; i < 100; ++i) REQUIRE(::send(p.server->fd(), "!", 1, MSG_DONTWAIT) == 1);
+    p.server.reset();
+    p.client->woken();
+    CHECK(p.client->broken());
+  }
+
   TEST_CASE("who waits for its word is woken without a byte over the socket") {
     ShmPair p;
     const RawRing& ring = p.rings().from_server;
