@@ -56,7 +56,7 @@ size_t prompts_of(const JsonText& body) {
 }
 
 bool suits(PairKind kind, const ProxiedRequest& request) {
-  if (request.method != "POST" || request.form) return false;
+  if (request.method != "POST" || request.form || !generates(request.path)) return false;
   if (kind == PairKind::kSequential) return true;
   const size_t prompts = prompts_of(request.body);
   if (kind == PairKind::kSglang) return prompts <= kPromptsMax;

@@ -15,8 +15,8 @@ namespace mc::serve {
 
 // Prompts of a request: a list of texts or of lists of ids has several.
 size_t prompts_of(const JsonText& body);
-// Whether a pair can answer it: a POST of JSON, of few prompts. A concurrent pair answers one
-// prompt once: a transfer's name stands for that alone.
+// Whether a pair can answer it: a POST of JSON that asks for tokens, of few prompts. A concurrent
+// pair answers one prompt once: a transfer's name stands for that alone.
 bool suits(PairKind kind, const ProxiedRequest& request);
 
 // No client says where KV comes from: these go out of its body.

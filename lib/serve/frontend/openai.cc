@@ -249,11 +249,6 @@ uint64_t ApiLimits::body_max() const {
   return std::min<uint64_t>(kBodyMax, kOtherMembers + text + ids);
 }
 
-bool generates(std::string_view path) {
-  return path == "/v1/completions" || path == "/v1/chat/completions" || path == "/v1/responses" ||
-         path == "/v1/messages";
-}
-
 tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path,
                                                            std::string_view body,
                                                            const ApiLimits& limits) {

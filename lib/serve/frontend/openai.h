@@ -84,7 +84,6 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
 tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path,
                                                            std::string_view body,
                                                            const ApiLimits& limits);
-bool generates(std::string_view path);  // does it ask for an answer that own workers can give?
 
 // /tokenize: {"prompt": TEXT} or {"messages": [..]}, and {"add_special_tokens": BOOL}.
 // /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted. The answers, as JSON.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,12 @@
 #include "serve/protocol/json_text.h"
 
 namespace mc::serve {
+
+// Whether a POST of that path asks for an answer in tokens, as own workers and pairs give.
+inline bool generates(std::string_view path) {
+  return path == "/v1/completions" || path == "/v1/chat/completions" || path == "/v1/responses" ||
+         path == "/v1/messages";
+}
 
 struct ProxiedRequest {
   std::string path;

@@ -26,7 +26,7 @@ struct PairSite : Mixed {
     for (auto* e : {&p, &d})
       *e = engines.emplace_back(std::make_unique<MockEngine>(loop, "tiny", 4)).get();
     d->partner = p;
-    add("p", "prefill", kind, p->url());
+    add("p", "prefill", kind, kind[0] == 's' && kind[1] == 'e' ? "" : p->url());
     add("d", "decode", kind, {});
     REQUIRE(until(loop, [&] { return ask("/ready").status == 200; }));
   }
@@ -87,6 +87,18 @@ TEST_CASE("a prompt list or several answers do not go to a concurrent pair") {
   const auto r = m.ask("/v1/completions", prompt_with(R"(,"n":2)"));
   CHECK(r.status == 503);
   CHECK(m.p->asked.empty());
+}
+
+TEST_CASE("what gives no tokens goes to no pair, and no half is blamed for it") {
+  for (const char* kind : {"sequential", "concurrent", "sglang"}) {
+    CAPTURE(kind);
+    PairSite m(kind);
+    for (int i = 0; i < 12; ++i)
+      CHECK(m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})").status == 503);
+    CHECK(m.p->asked.empty());
+    CHECK(m.d->asked.empty());
+    CHECK(m.conductor->external().ejected(m.loop.now()) == 0);
+  }
 }
 
 TEST_CASE("a pair for SGLang: the same request for both, and a room at the first's bootstrap") {
