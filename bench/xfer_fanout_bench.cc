@@ -36,7 +36,7 @@ struct Member {
   Metrics metrics;
   std::unique_ptr<xfer::Engine> engine;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<p2p::Node> node;
+  std::unique_ptr<p2p::SwarmMember> node;
   std::thread thread;
 
   Result<> open(size_t number, uint16_t port) {
@@ -48,9 +48,9 @@ struct Member {
     MC_TRY(engine, xfer::Engine::open(clock, options, metrics));
     MC_TRY(server, rpc::Server::open(loop, strf("%s:%u", host(number).c_str(), port), metrics));
     xfer::serve(*engine, *server);
-    p2p::Node::Config config;
+    p2p::SwarmMember::Config config;
     config.seed = number + 1;
-    node = std::make_unique<p2p::Node>(*engine, clock, config, server->address());
+    node = std::make_unique<p2p::SwarmMember>(*engine, clock, config, server->address());
     node->serve(*server);
     thread = std::thread([this] { (void)loop.run(); });
     return {};
