@@ -5,10 +5,6 @@
 #include <utility>
 
 namespace mc::store {
-namespace {
-constexpr size_t kGroupMax = 4096;  // further objects join no group
-}  // namespace
-
 std::string in_tenant(uint16_t tenant, std::string_view name) {
   return std::string{static_cast<char>(tenant & 0xff), static_cast<char>(tenant >> 8)}.append(name);
 }
@@ -39,6 +35,9 @@ void MasterOptions::describe(OptionList& v) {
   v("tenant-quotas", tenant_quotas, "bytes of the pool a tenant may take: NAME=SIZE,...");
   v("tenant-disk-quotas", tenant_disk_quotas,
     "bytes of values a tenant may have on the nodes' disks: NAME=SIZE,...");
+  v("pin-share", pin_share,
+    "fraction of the pool that hard pins and living contexts may take, of all tenants");
+  v("tenant-pin-share", tenant_pin_share, "and of one tenant");
   v("hot-replicas", hot_replicas, "memory replicas an object that is read much may have; 1: off");
   v("hot-rate", hot_rate, "reads a second that earn an object another replica");
   v("hot-window", hot_window, "over which reads are counted");
@@ -69,6 +68,11 @@ Result<> MasterOptions::check() const {
     return fail(Code::kInvalid, "ephemeral '%s': want exclude or if-free", ephemeral.c_str());
   MC_TRY_(Tenants::parse("tenant-quotas", tenant_quotas));
   MC_TRY_(Tenants::parse("tenant-disk-quotas", tenant_disk_quotas));
+  for (const auto& [name, share] :
+       {std::pair{"pin-share", pin_share}, {"tenant-pin-share", tenant_pin_share}})
+    if (!(share >= 0 && share <= 1))
+      return fail(Code::kInvalid, "%s %s: want a fraction in [0, 1]", name,
+                  number_text(share).c_str());
   if (hot_replicas < 1 || hot_replicas > kReplicasMax)
     return fail(Code::kInvalid, "hot-replicas %u: want 1 to %u", hot_replicas, kReplicasMax);
   if (!(hot_rate > 0))
@@ -88,7 +92,8 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       epoch_(epoch),
       tenants_(table_.slab(), options.evict == "sieve" ? EvictPolicy::kSieve : EvictPolicy::kLru,
                Tenants::parse("", options.tenant_quotas).value_or(Tenants::Quotas()),
-               Tenants::parse("", options.tenant_disk_quotas).value_or(Tenants::Quotas())),
+               Tenants::parse("", options.tenant_disk_quotas).value_or(Tenants::Quotas()),
+               {options.pin_share, options.tenant_pin_share}),
       members_(
           {options.client_ttl, options.suspect_after},
           {parse_strategy(options.placement).value_or(Strategy::kFreeRatio), options.slow_start},
@@ -156,18 +161,21 @@ size_t Master::replica_count(const Object& object) const {
 void Master::add_replica(Object& object, const Replica& replica) {
   replica.node->space.set_owner(replica.range, object.self);
   tenants_[object.tenant].used += replica.node->space.rounded(object.bytes);
+  count_pinned(object, false);
   if (object.node == nullptr) {
     object.node = replica.node;
     object.range = replica.range;
     object.generation = replica.generation;
-    return;
+  } else {
+    object.extras = object.more_replicas = true;
+    extras_[object.self].replicas.push_back(replica);
   }
-  object.extras = object.more_replicas = true;
-  extras_[object.self].replicas.push_back(replica);
+  count_pinned(object, true);
 }
 
 Replica Master::take_replica(Object& object, const Member& node) {
   Replica out;
+  count_pinned(object, false);
   if (object.node == &node) {
     out = {object.node, object.range, object.generation};
     object.node = nullptr;
@@ -184,14 +192,14 @@ Replica Master::take_replica(Object& object, const Member& node) {
     auto& more = extras_.at(object.self).replicas;
     const auto it =
         std::find_if(more.begin(), more.end(), [&](const Replica& r) { return r.node == &node; });
-    if (it == more.end()) return out;
-    out = *it;
-    more.erase(it);
-    object.more_replicas = !more.empty();
-  } else {
-    return out;
+    if (it != more.end()) {
+      out = *it;
+      more.erase(it);
+      object.more_replicas = !more.empty();
+    }
   }
-  tenants_[object.tenant].used -= node.space.rounded(object.bytes);
+  count_pinned(object, true);
+  if (out.node != nullptr) tenants_[object.tenant].used -= node.space.rounded(object.bytes);
   return out;
 }
 
@@ -200,19 +208,18 @@ void Master::set_config(Object& object, ObjectClass cls, Pin pin, Time keep_unti
                         const std::string& group) {
   soft_pinned_ -= object.pin == Pin::kSoft ? 1 : 0;
   soft_pinned_ += pin == Pin::kSoft ? 1 : 0;
+  count_pinned(object, false);
   object.cls = cls;
   object.pin = pin;
   if (object.extras) keeps_.erase({extras_.at(object.self).keep_until, object.self});
-  if (keep_until == Time::max() && group.empty() && !object.extras) return;
-  object.extras = true;
-  Extras& extras = extras_[object.self];
-  extras.keep_until = keep_until;
-  if (keep_until != Time::max()) keeps_.emplace(keep_until, object.self);
-  if (group.empty() || !extras.group.empty()) return;
-  auto& members = groups_[in_tenant(object.tenant, group)];
-  if (members.size() >= kGroupMax) return;
-  extras.group = group;
-  members.push_back(object.self);
+  if (keep_until != Time::max() || !group.empty() || object.extras) {
+    object.extras = true;
+    Extras& extras = extras_[object.self];
+    extras.keep_until = keep_until;
+    if (keep_until != Time::max()) keeps_.emplace(keep_until, object.self);
+    if (!group.empty() && extras.group == nullptr) extras.group = tenants_.join(object, group);
+  }
+  count_pinned(object, true);
 }
 
 ObjectRecord Master::record_of(const Object& object, const Replica& replica) const {
@@ -231,7 +238,7 @@ void Master::record_of(const Object& object, const Replica& replica, ObjectRecor
   record.pin = static_cast<uint8_t>(object.pin);
   if (object.extras) {
     const Extras& extras = extras_.at(object.self);
-    record.group = extras.group;
+    if (extras.group != nullptr) record.group = extras.group->name;
     if (extras.keep_until != Time::max())
       record.keep_until_s = wall_ms(extras.keep_until) / 1000 + 1;
   }
@@ -260,16 +267,27 @@ void Master::grant(Object& object, Time now) {
     if (o.queued) tenants_.queue_of(o)->use(o);
   };
   one(object);
-  for (const Id id : group_of(object))
+  for (const Id id : together_with(object))
     if (Object& o = table_[id]; o.state == ObjectState::kComplete) one(o);
 }
 
+Group* Master::group_of(const Object& object) const {
+  return object.extras ? extras_.at(object.self).group : nullptr;
+}
+
 // All objects of its group; empty if it has none.
-std::span<const Id> Master::group_of(const Object& object) const {
-  if (!object.extras) return {};
-  const std::string& group = extras_.at(object.self).group;
-  if (group.empty()) return {};
-  return groups_.at(in_tenant(object.tenant, group));
+std::span<const Id> Master::together_with(const Object& object) const {
+  const Group* const group = group_of(object);
+  if (group == nullptr) return {};
+  return group->members;
+}
+
+// See Tenants::count().
+void Master::count_pinned(const Object& object, bool in) {
+  if (!object.extras && !Tenants::stays(object.cls, object.pin)) return;
+  const size_t copies = replica_count(object);
+  const uint64_t bytes = copies == 0 ? 0 : copies * object.node->space.rounded(object.bytes);
+  tenants_.count(object, group_of(object), bytes, in);
 }
 
 Order* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
@@ -319,10 +337,9 @@ void Master::erase(Object& object) {
   if (object.extras) {
     const auto it = extras_.find(object.self);
     keeps_.erase({it->second.keep_until, object.self});
-    if (!it->second.group.empty()) {
-      const auto group = groups_.find(in_tenant(object.tenant, it->second.group));
-      std::erase(group->second, object.self);
-      if (group->second.empty()) groups_.erase(group);
+    if (Group* const group = it->second.group) {
+      count_pinned(object, false);
+      tenants_.leave(object, *group);
     }
     extras_.erase(it);
   }

@@ -61,6 +61,7 @@ struct MasterOptions {
   Duration slow_start = std::chrono::seconds(30);
   std::string ephemeral = "exclude";
   std::string tenant_quotas, tenant_disk_quotas;
+  double pin_share = 0.75, tenant_pin_share = 0.5;
   uint64_t event_log = 16384;
   uint32_t hot_replicas = 1;
   double hot_rate = 50;
@@ -232,7 +233,6 @@ class Master {
   };
   // Ranges of a lost node per step: with ten million objects each costs some 10 us.
   static constexpr size_t kLeaveMax = 64;
-  static constexpr size_t kReturnMax = 1024;            // if the node waits to mount again
   static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // in seconds: a clock eight years ahead
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
@@ -257,7 +257,9 @@ class Master {
   void enqueue(Object& object);
   void dequeue(Object& object);
   void grant(Object& object, Time now);  // leases all of its group
-  std::span<const Id> group_of(const Object& object) const;
+  Group* group_of(const Object& object) const;
+  std::span<const Id> together_with(const Object& object) const;
+  void count_pinned(const Object& object, bool in);
   // Orders the replica's node to forget it. Returns: the order, whose record the caller fills in;
   // nullptr if the node is gone.
   Order* forget(const Replica& replica, Outcoming forgotten, bool removed);
@@ -292,7 +294,7 @@ class Master {
   Outcome known(Object& object, Time now);
   Outcome may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now);
   bool still_true(const Object& object) const;
-  bool admitted(const PutStart& m, uint64_t bytes) const;
+  Result<> may_stay(const PutStart& m, uint16_t tenant, uint64_t bytes, size_t copies) const;
   bool within_quota(uint16_t tenant, uint64_t bytes, bool late, Time now);
   void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
@@ -399,10 +401,9 @@ class Master {
   EventLog events_;
   std::unordered_map<Id, Extras> extras_;
   Slab<Recording> recording_;
-  std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
-  std::set<std::pair<Time, Id>> keeps_;                      // ends of pins and times to live
-  uint64_t object_bytes_ = 0, soft_pinned_ = 0;              // of complete objects; objects
-  IdList<Object, &Object::queue> writing_;                   // grants by age
+  std::set<std::pair<Time, Id>> keeps_;          // ends of pins and times to live
+  uint64_t object_bytes_ = 0, soft_pinned_ = 0;  // of complete objects; objects
+  IdList<Object, &Object::queue> writing_;       // grants by age
   std::multimap<Time, QuarantinedRange> quarantined_;
   Parking parked_;
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline

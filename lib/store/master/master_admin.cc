@@ -24,6 +24,19 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
       continue;
     }
     const auto pin = static_cast<Pin>(m.pin);
+    const Group* const group = group_of(*object);
+    if (pin == Pin::kHard && !Tenants::stays(object->cls, object->pin) &&
+        (group == nullptr || group->staying == 0)) {
+      const uint64_t own = replica_count(*object) * object->node->space.rounded(object->bytes);
+      const auto may =
+          tenants_.may_pin(tenant, group == nullptr ? own : group->bytes, members_.capacity());
+      if (!may) {
+        reply.items[i] = rebuild_.over(now)
+                             ? Outcome::of(may)
+                             : Outcome{static_cast<uint8_t>(Code::kUnavailable), rebuild_.why(now)};
+        continue;
+      }
+    }
     Time until = Time::max();
     if (object->cls == ObjectClass::kContext && object->extras)
       until = extras_.at(object->self).keep_until;
@@ -106,7 +119,7 @@ Result<Explained> Master::handle(const Explain& m, Time now) {
                                  members_.healthy(*r.node, now) ? "" : ", which is suspect",
                                  r.node->draining ? ", which drains" : ""));
     });
-    if (const auto group = group_of(*object); !group.empty())
+    if (const auto group = together_with(*object); !group.empty())
       reply.facts.push_back(strf("one of %zu objects of its group", group.size()));
     if (object->state == ObjectState::kComplete && !object->queued)
       reply.facts.push_back("not to be evicted now");

@@ -22,6 +22,7 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
                   escape(m.node.name).c_str(), escape(old->ref.control).c_str());
     drop_node(m.node.name, now);
   }
+  constexpr size_t kReturnMax = 1024;  // ranges of a step, as the node waits
   if (leaves(m.node.name)) go_on_leaving(kReturnMax);
   if (leaves(m.node.name))  // its inventory comes after all of that left the tables
     return fail(Code::kBusy, "node %s: what it held before is being given up: retry",

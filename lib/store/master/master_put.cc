@@ -34,6 +34,10 @@ Result<> check_put(const PutStart& m) {
   return {};
 }
 
+uint64_t in_pages(uint64_t bytes) {
+  return (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
+}
+
 Duration ttl_of(uint64_t ms) {
   constexpr uint64_t kYear = 365ull * 24 * 3600 * 1000;
   return std::chrono::milliseconds(std::min(ms, 100 * kYear));
@@ -73,14 +77,6 @@ std::string Master::in_the_way(Time now) const {
   return out.empty() ? "what is left is pinned, or no node has so much in few enough pieces" : out;
 }
 
-// Ephemeral objects never evict others.
-bool Master::admitted(const PutStart& m, uint64_t bytes) const {
-  if (m.cls != static_cast<uint8_t>(ObjectClass::kEphemeral)) return true;
-  if (options_.ephemeral == "exclude") return false;
-  const double room = options_.high_watermark * static_cast<double>(members_.capacity());
-  return static_cast<double>(members_.used()) + static_cast<double>(bytes) <= room;
-}
-
 // Whether a known key may be put again: only if its writer has given up.
 Outcome Master::known(Object& object, Time now) {
   const std::string key = escape(object.key());
@@ -91,6 +87,14 @@ Outcome Master::known(Object& object, Time now) {
   if (object.state == ObjectState::kRecording || now - object.until < options_.put_discard)
     return outcome(Code::kBusy, strf("key '%s' is being written by another", key.c_str()));
   return {};
+}
+
+// Whether so many copies keep within the shares of what eviction cannot free.
+Result<> Master::may_stay(const PutStart& m, uint16_t tenant, uint64_t bytes, size_t copies) const {
+  const bool stays = Tenants::stays(static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin));
+  if ((!stays && m.group.empty()) || members_.capacity() == 0) return {};
+  const Group* const group = m.group.empty() ? nullptr : tenants_.find_group(tenant, m.group);
+  return tenants_.may_add(tenant, group, stays, copies * in_pages(bytes), members_.capacity());
 }
 
 // Whether a put may be granted, space aside. Discards what a writer that gave up left.
@@ -110,7 +114,15 @@ Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenan
     return m.promote ? refuse(Code::kNotFound, "is on no disk any more")
                      : refuse(Code::kExists, "is stored already");
   }
-  if (admitted(m, want.bytes)) return {};
+  if (auto may = may_stay(m, tenant, want.bytes, 1); !may) {
+    ++totals_.put_no_space;
+    return rebuild_.over(now) ? Outcome::of(may) : outcome(Code::kUnavailable, rebuild_.why(now));
+  }
+  if (m.cls != static_cast<uint8_t>(ObjectClass::kEphemeral)) return {};
+  // Ephemeral objects never evict others.
+  const double room = options_.high_watermark * static_cast<double>(members_.capacity());
+  const double filled = static_cast<double>(members_.used()) + static_cast<double>(want.bytes);
+  if (options_.ephemeral == "if-free" && filled <= room) return {};
   ++totals_.not_admitted;
   return refuse(Code::kDenied,
                 strf("is not admitted: ephemeral (%s)", options_.ephemeral.c_str()).c_str());
@@ -140,7 +152,10 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   std::span<Replica> at;
   const PlacementRequest request{m.prefer, m.host, m.prefer_local};
   while (!hopeless && at.size() < replicas) {
-    if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), put.late, now)) break;
+    const size_t copies = at.size() + 1;
+    if (copies > 1 && (!may_stay(m, tenant, want.bytes, copies) ||
+                       !within_quota(tenant, want.bytes * copies, put.late, now)))
+      break;
     auto replica = members_.place(want.bytes, at, request, now);
     if (!replica) break;
     places[at.size()] = *replica;
@@ -179,7 +194,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
 bool Master::within_quota(uint16_t tenant, uint64_t bytes, bool late, Time now) {
   Tenant& t = tenants_[tenant];
   if (t.quota == 0) return true;
-  const uint64_t span = (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
+  const uint64_t span = in_pages(bytes);
   if (span > t.quota) return false;
   Need need{0, "evicted: its tenant is at its quota"};
   need.at_once = late;

@@ -20,7 +20,7 @@ bool Master::may_go(const Object& object, const Need& need, Time now) const {
     useful = useful || ((need.draining || !r.node->draining) && members_.healthy(*r.node, now));
   });
   if (!useful) return false;
-  const auto group = group_of(object);
+  const auto group = together_with(object);
   return std::none_of(group.begin(), group.end(), [&](Id id) {
     const Object& o = table_[id];
     return o.state == ObjectState::kComplete &&
@@ -107,7 +107,7 @@ uint64_t Master::evict_from(Tenant& tenant, size_t q, Need& need, Time now) {
       queue.skip();
       continue;
     }
-    const auto group = group_of(*victim);
+    const auto group = together_with(*victim);
     std::vector<Id> together(group.begin(), group.end());
     if (together.empty()) together.push_back(victim->self);
     need.most -= std::min(need.most, together.size());

@@ -33,6 +33,10 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& requ
                   [&](const Replica& r) { return r.node->ref.name == request.prefer; }))
     return fail(Code::kExists, "key '%s': node %s has one already", escape(object.key()).c_str(),
                 escape(request.prefer).c_str());
+  const bool stays = Tenants::stays(object.cls, object.pin);
+  if (move_from == nullptr)
+    MC_TRY_(tenants_.may_add(object.tenant, group_of(object), stays,
+                             used.front().node->space.rounded(object.bytes), members_.capacity()));
   const auto source = std::find_if(used.begin(), used.end(), [&](const Replica& r) {
     return members_.healthy(*r.node, now) && (move_from == nullptr || r.node == move_from);
   });
@@ -135,6 +139,14 @@ void Master::copied(uint64_t id, Time now) {
   bool fits = object != nullptr && object->checksum == task.checksum &&
               object->bytes == task.bytes && replica_count(*object) < kReplicasMax + 1;
   if (fits) each_replica(*object, [&](const Replica& r) { fits = fits && r.node != node; });
+  std::string why = "removed meanwhile";
+  if (fits && !task.move) {
+    const auto may = tenants_.may_add(object->tenant, group_of(*object),
+                                      Tenants::stays(object->cls, object->pin),
+                                      node->space.rounded(object->bytes), members_.capacity());
+    fits = may.has_value();
+    if (!may) why = may.error().what;
+  }
   if (!fits) {
     Object gone;
     gone.bytes = task.bytes;
@@ -142,7 +154,7 @@ void Master::copied(uint64_t id, Time now) {
     record.key = task.key;
     record.generation = task.generation;
     forget(at, std::move(record));
-    return end_task(id, task, {Code::kUnavailable, "removed meanwhile"});
+    return end_task(id, task, {Code::kUnavailable, std::move(why)});
   }
   add_replica(*object, at);
   if (task.move)

@@ -40,11 +40,13 @@ class AckTracker {
 };
 using Outcoming = std::shared_ptr<AckTracker<Outcomes>>;
 
+struct Group;
+
 // Attributes that few objects have; the table's Object says whether they exist.
 struct Extras {
   std::vector<Replica> replicas;  // beyond the first
   Time keep_until = Time::max();  // of a kContext or a pin
-  std::string group;
+  Group* group = nullptr;         // of Tenants
 };
 
 // A put that its nodes are recording: how many have not acknowledged, and who waits.

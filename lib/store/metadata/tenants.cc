@@ -6,7 +6,12 @@
 namespace mc::store {
 namespace {
 constexpr const char* kDefault = "default";
+constexpr size_t kGroupMax = 4096;  // further objects join no group
+
+std::string group_name(uint16_t tenant, const std::string& name) {
+  return std::to_string(tenant) + ':' + name;
 }
+}  // namespace
 
 Result<Tenants::Quotas> Tenants::parse(const char* option, const std::string& quotas) {
   Quotas out;
@@ -29,11 +34,13 @@ Result<Tenants::Quotas> Tenants::parse(const char* option, const std::string& qu
   return out;
 }
 
-Tenants::Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas)
+Tenants::Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas,
+                 PinShares shares)
     : objects_(objects),
       policy_(policy),
       quotas_(std::move(quotas)),
-      disk_quotas_(std::move(disk_quotas)) {
+      disk_quotas_(std::move(disk_quotas)),
+      shares_(shares) {
   MC_CHECK(get(kDefault).has_value());
 }
 
@@ -76,6 +83,63 @@ EvictQueue* Tenants::queue_of(const Object& object) {
     case ObjectClass::kNormal: break;
   }
   return &queues[1];
+}
+
+const Group* Tenants::find_group(uint16_t tenant, const std::string& name) const {
+  const auto it = groups_.find(group_name(tenant, name));
+  return it == groups_.end() ? nullptr : &it->second;
+}
+
+Group* Tenants::join(const Object& object, const std::string& name) {
+  Group& group = groups_[group_name(object.tenant, name)];
+  if (group.members.size() >= kGroupMax) return nullptr;
+  group.name = name;
+  group.members.push_back(object.self);
+  return &group;
+}
+
+void Tenants::leave(const Object& object, Group& group) {
+  std::erase(group.members, object.self);
+  if (group.members.empty()) groups_.erase(group_name(object.tenant, group.name));
+}
+
+void Tenants::count(const Object& object, Group* group, uint64_t bytes, bool in) {
+  const bool stay = stays(object.cls, object.pin);
+  uint64_t before = in || !stay ? 0 : bytes, after = in && stay ? bytes : 0;
+  if (group != nullptr) {
+    before = group->pinned();
+    group->bytes = in ? group->bytes + bytes : group->bytes - bytes;
+    if (stay) group->staying = in ? group->staying + 1 : group->staying - 1;
+    after = group->pinned();
+  }
+  Tenant& tenant = *all_[object.tenant];
+  tenant.pinned = tenant.pinned - before + after;
+  pinned_ = pinned_ - before + after;
+}
+
+Result<> Tenants::may_add(uint16_t tenant, const Group* group, bool stays, uint64_t bytes,
+                          uint64_t capacity) const {
+  if (group != nullptr && group->staying > 0) return may_pin(tenant, bytes, capacity);
+  if (!stays) return {};
+  return may_pin(tenant, bytes + (group != nullptr ? group->bytes : 0), capacity);
+}
+
+Result<> Tenants::may_pin(uint16_t tenant, uint64_t more, uint64_t capacity) const {
+  const Tenant& t = *all_[tenant];
+  const auto within = [&](double share, uint64_t pinned) {
+    return static_cast<double>(pinned) + static_cast<double>(more) <=
+           share * static_cast<double>(capacity);
+  };
+  if (within(shares_.of_tenant, t.pinned) && within(shares_.of_all, pinned_)) return {};
+  const bool own = !within(shares_.of_tenant, t.pinned);
+  return fail(Code::kNoSpace,
+              "%s%s: %s of a pool of %s are pinned or contexts: %s more is beyond %s %s: unpin or "
+              "remove some, or raise it",
+              own ? "tenant '" : "all tenants together", own ? (escape(t.name) + "'").c_str() : "",
+              rounded_bytes_text(own ? t.pinned : pinned_).c_str(),
+              rounded_bytes_text(capacity).c_str(), rounded_bytes_text(more).c_str(),
+              own ? "--tenant-pin-share" : "--pin-share",
+              number_text(own ? shares_.of_tenant : shares_.of_all).c_str());
 }
 
 }  // namespace mc::store

@@ -61,6 +61,8 @@ void MasterMetrics::update(const Master& master, Time now) {
   gauge("mc_store_capacity_bytes", "bytes of segments mounted", s.capacity);
   gauge("mc_store_leased_objects", "objects under a read lease", s.leased);
   gauge("mc_store_writing_objects", "puts in flight", s.writing);
+  gauge("mc_store_pinned_bytes", "bytes of segments that eviction cannot free",
+        master.tenants().pinned());
   gauge("mc_store_nodes", "nodes mounted", s.nodes.size());
   gauge("mc_store_disk_objects", "objects on the nodes' disks", s.disk_objects);
   gauge("mc_store_disk_bytes", "bytes of their values", s.disk_bytes);

@@ -30,9 +30,14 @@ MasterOptions quick() {
   o.lease_ttl = 10ms;
   return o;
 }
+MasterOptions pinning_all() {
+  MasterOptions o = quick();
+  o.pin_share = o.tenant_pin_share = 1;
+  return o;
+}
 
 TEST_CASE("a value that no single hole takes is put in pieces, which all come back") {
-  FakeCluster c(quick());
+  FakeCluster c(pinning_all());
   FakeNode& n = c.add("n", 8 * kPage);
   for (int i = 0; i < 8; ++i)
     REQUIRE(c.put(pinned(Pin::kHard), "k" + std::to_string(i), 1) == kDone);

@@ -135,7 +135,9 @@ TEST_CASE("a drain ends although objects are leased, pinned, replicated or being
 }
 
 TEST_CASE("a drain for which there is no room makes some, or says that it is blocked") {
-  FakeCluster c(quick());
+  MasterOptions options = quick();
+  options.pin_share = options.tenant_pin_share = 1;
+  FakeCluster c(options);
   c.add("a", 10 * kPage);
   PutStart pinned;
   pinned.pin = static_cast<uint8_t>(Pin::kHard);
