@@ -161,4 +161,14 @@ if [ -x "$MC_BIN/mc-replay" ]; then
   refused 1 "$MC_BIN/mc-replay" analyze "$T/absent.jsonl"
   says "$T/absent.jsonl"
 fi
+if [ -x "$MC_BIN/mc-master" ]; then
+  # A folder that is no cluster's is not cleared for one.
+  mkdir "$T/mine"
+  echo kept >"$T/mine/file"
+  for verb in up down; do
+    refused 1 "$(dirname "$0")/../../scripts/loopback" $verb --dir "$T/mine" --bin "$MC_BIN"
+    says "$T/mine holds what is no cluster's: give another --dir"
+  done
+  [ "$(cat "$T/mine/file")" = kept ] || die "the folder was cleared"
+fi
 echo "$daemons daemons"

@@ -90,9 +90,9 @@ class Doctor {
   void software(const RdmaDevice& device) {
     if (!is_software(device)) return;
     note("software-rdma", device.name,
-         "RDMA in software (rxe or siw): it works, at the speed and CPU cost of the kernel's "
-         "network "
-         "stack, without GPUDirect, and it is in no tier",
+         "RDMA in software: rxe works, at the speed and CPU cost of the kernel's network stack, "
+         "without GPUDirect, and it is in no tier; siw is iWARP, whose connections need rdma_cm, "
+         "which mc has not",
          "good for trying things out; use --transport tcp for speed");
   }
 
@@ -225,13 +225,12 @@ class Doctor {
       }
     }
     if (m_.rdma.empty()) {
-      const bool can = host_.modules && (module("rdma_rxe") || module("siw"));
+      const bool can = host_.modules && module("rdma_rxe");
       note("no-rdma", "this machine",
-           can ? "no RDMA device; the modules for software RDMA are loaded" : "no RDMA device",
+           can ? "no RDMA device; the module for software RDMA is loaded" : "no RDMA device",
            "transfers use shared memory and TCP. To try RDMA in software: 'modprobe rdma_rxe && "
-           "rdma link add rxe0 type rxe netdev eth0' (or siw, over TCP: 'modprobe siw && rdma link "
-           "add siw0 type siw netdev eth0'); where modprobe finds neither, this kernel is built "
-           "without them");
+           "rdma link add rxe0 type rxe netdev eth0'; where modprobe does not find it, this kernel "
+           "is built without it");
     }
   }
 
