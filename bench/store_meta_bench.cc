@@ -104,6 +104,41 @@ double longest_step(store::Master& master, Time now, const Clock& clock) {
   return to_ms(longest);
 }
 
+// Objects that only the disk of one node has, which then goes.
+Result<Filled> fill_disk(size_t objects, const Clock& clock) {
+  const Time now{1000s};
+  const uint64_t before = heap();
+  const store::MasterOptions options = never_full();
+  auto master = std::make_unique<store::Master>(options, 1, 1, Time{999s});
+  FakeNode node{*master};
+  MC_TRY_(node.mount());
+  for (size_t at = 0; at < objects; at += store::kTierPageMax) {
+    store::TierMount page;
+    page.node = node.name;
+    page.generation = Generation{1};
+    page.capacity = uint64_t{1} << 50;
+    page.first = at == 0;
+    page.last = at + store::kTierPageMax >= objects;
+    for (size_t i = at; i < std::min(objects, at + store::kTierPageMax); ++i)
+      page.objects.push_back({key_of(i), 1, 1, Generation{i + 1}, 0, 0});
+    MC_TRY_(master->handle(page, now));
+  }
+  const store::ClusterStat stat = master->handle(store::Stat{}, now);
+  if (stat.disk_objects != objects)
+    return fail(Code::kInternal, "only %llu objects on the disk",
+                static_cast<unsigned long long>(stat.disk_objects));
+  Filled out;
+  out.bytes = static_cast<double>(heap() - before) / static_cast<double>(objects);
+  const Time start = clock.now();
+  MC_TRY_(master->handle(store::Unmount{node.name, Generation{1}}, now));
+  out.give_up_ms = to_ms(clock.now() - start);
+  out.give_up_ms = std::max(out.give_up_ms, longest_step(*master, now, clock));
+  out.give_up_s = to_seconds(clock.now() - start);
+  if (master->handle(store::Stat{}, now).disk_objects != 0)
+    return fail(Code::kInternal, "not given up");
+  return out;
+}
+
 Result<Filled> fill(size_t objects, const Clock& clock) {
   const Time now{1000s};
   const uint64_t before = heap();
@@ -475,6 +510,11 @@ Result<> measure_memory(const bench::Options& o, const Clock& clock) {
   MC_TRY_(once("longest wait while " + all + " are put in order", "ms", filled.list_ms, 10, 1));
   MC_TRY_(once("longest wait while their node is given up", "ms", filled.give_up_ms, 10, 1));
   MC_TRY_(once("their node given up", "s", filled.give_up_s, 10, 0));
+  const size_t on_disk = o.quick ? 300'000 : 1'000'000;
+  MC_TRY(const auto disk, fill_disk(on_disk, clock));
+  MC_TRY_(once("objects on a disk, with keys of 64 bytes", "bytes each", disk.bytes, 200, 1));
+  MC_TRY_(once("longest wait while their node is lost", "ms", disk.give_up_ms, 10, 1));
+  MC_TRY_(once("their node lost and given up", "s", disk.give_up_s, 10, 0));
   ::malloc_trim(0);
   return {};
 }

@@ -113,9 +113,14 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
   tier_.on_brought([this](const NodeId& node, const std::string& name, Code code, Time now) {
     brought(node, name, code, now);
   });
-  tier_.on_lost([this](const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now) {
-    lost(name, disk, now);
-  });
+  tier_.on_loss(
+      [this](const NodeId& node, const std::string& name) {
+        for (Leaving& l : leaving_)
+          if (l.may_return && l.node->ref.name == node) l.held.push_back(Tombstones::hash_of(name));
+      },
+      [this](const std::string& name, const DiskObjects::OnDisk& disk, Time when) {
+        lost(name, disk, when);
+      });
 }
 
 Generation Master::next_generation() {
@@ -133,7 +138,8 @@ uint64_t Master::wall_ms(Time now) const {
 uint64_t Master::memory() const {
   constexpr uint64_t kNode = 48;  // of a std::map or std::set, about
   return table_.memory() + members_.memory() + extras_.size() * (sizeof(Extras) + kNode) +
-         recording_.bytes() + keeps_.size() * kNode + tombstones_.memory();
+         recording_.bytes() + keeps_.size() * kNode + tombstones_.memory() +
+         tier_.objects().memory();
 }
 
 uint64_t Master::quarantined_bytes() const {
@@ -457,7 +463,8 @@ void Master::tick(Time now) {
 }
 
 Time Master::deadline() const {
-  if (!listing_.empty() || !leaving_.empty() || ahead_ > 0) return started_;
+  if (!listing_.empty() || !leaving_.empty() || tier_.objects().first_lost() || ahead_ > 0)
+    return started_;
   Time when = std::min(members_.deadline(), tier_.deadline());
   if (!writing_.empty())
     when = std::min(when, table_[writing_.front()].until + options_.put_discard);

@@ -222,7 +222,7 @@ class Master {
     uint64_t demand = 0;             // space it waits for
     std::string why;                 // why it is blocked
     std::set<std::string> bringing;  // being promoted into other nodes' memory
-    std::string disk_at;             // the last name examined
+    uint64_t disk_left = 0;          // of this pass over its disk
     Time next_disk;
   };
   struct Heat {
@@ -272,9 +272,9 @@ class Master {
   // `tier`: the fastest that has the object after the event.
   void note(EventKind kind, const Object& object, Time now, const char* reason = "",
             EventTier tier = EventTier::kMemory);
-  void note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now,
+  void note_disk(const std::string& name, const DiskObjects::OnDisk& disk, Time now,
                  const char* reason);
-  void lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now);
+  void lost(const std::string& name, const DiskObjects::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
   Object* recording_of(const PendingOrder& pending);
   void recorded(const PendingOrder& pending, Time now);
@@ -369,7 +369,7 @@ class Master {
   bool stored(uint16_t tenant, const ObjectKey& key) {
     return find_complete(tenant, key) != nullptr || on_disk(tenant, key);
   }
-  bool locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& reply,
+  bool locate_on_disk(const std::optional<DiskObjects::OnDisk>& disk, Replicas& reply,
                       std::vector<const Member*>& named, Located& item);
   enum class Offload : uint8_t { kDrop, kStarted, kLater };
   Offload offload(const Object& object, Time now);

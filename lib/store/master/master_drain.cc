@@ -67,13 +67,13 @@ void Master::drain_memory(const NodeId& name, Member& node, DrainJob& job, Time 
 // Drains one object of the node's disk. Returns: true if its copy there is not needed any more.
 bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::string& name,
                               Time now) {
-  const DiskReplicaIndex::OnDisk* disk = tier_.find(name);
-  if (disk == nullptr) return true;
+  const auto disk = tier_.objects().find(name);
+  if (!disk) return true;
   const auto [tenant, key] = parts_of(name);
   const Object* object = find_complete(tenants_.find(tenant), key);
   const bool elsewhere =
-      std::any_of(disk->copies.begin(), disk->copies.end(), [&](const DiskReplicaIndex::Copy& c) {
-        const Member* member = members_.find(DiskReplicaIndex::node_of(c).name);
+      std::any_of(disk->copies.begin(), disk->copies.end(), [&](const DiskObjects::Copy& c) {
+        const Member* member = members_.find(tier_.node_of(c).name);
         return member != nullptr && !member->draining && members_.healthy(*member, now);
       });
   if (!elsewhere && (object == nullptr || !stays_in_memory(*object, now))) return false;
@@ -83,27 +83,29 @@ bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::stri
   return true;
 }
 
-// Examines a few names at a time, in order. After the last it pauses and starts over.
+// Examines a few objects at a time, in turn. After all of them it pauses and starts over.
 void Master::drain_disk(const NodeId& node, DrainJob& job, Time now) {
   if (now < job.next_disk) return;
-  for (const std::string& name : tier_.names_after(node, job.disk_at, kAtOnce)) {
-    if (job.bringing.size() >= options_.drain_parallel) {
-      job.next_disk = now + kScanAgain;
-      return;
-    }
-    job.disk_at = name;
-    if (job.bringing.contains(name) || drained_off_disk(node, job, name, now)) continue;
-    const auto [tenant, key] = parts_of(name);
-    // A copy moves what is in the node's memory too; that comes first.
-    if (find_complete(tenants_.find(tenant), key) != nullptr) continue;
-    if (tier_.bring(node, name)) job.bringing.insert(name);
-  }
-  if (!tier_.names_after(node, job.disk_at, 1).empty()) {
-    job.next_disk = now;
-    return;
-  }
-  job.disk_at.clear();
   job.next_disk = now + kScanAgain;
+  const auto holder = tier_.number_of(node);
+  if (!holder) return;
+  const DiskObjects& disks = tier_.objects();
+  if (job.disk_left == 0) job.disk_left = disks.held_by(*holder).first;
+  for (size_t i = 0; i < kAtOnce && job.disk_left > 0; ++i, --job.disk_left) {
+    if (job.bringing.size() >= options_.drain_parallel) return;
+    const auto name = disks.first_on(*holder);
+    if (!name) break;
+    if (!job.bringing.contains(*name)) {
+      if (drained_off_disk(node, job, *name, now)) continue;  // another is the first
+      const auto [tenant, key] = parts_of(*name);
+      // A copy moves what is in the node's memory too; that comes first.
+      const bool in_memory = find_complete(tenants_.find(tenant), key) != nullptr;
+      if (!in_memory && tier_.bring(node, *name)) job.bringing.insert(*name);
+    }
+    tier_.turn(node);
+  }
+  if (disks.held_by(*holder).first == 0) job.disk_left = 0;
+  if (job.disk_left > 0) job.next_disk = now;
 }
 
 void Master::brought(const NodeId& node, const std::string& name, Code code, Time now) {
@@ -149,9 +151,11 @@ DrainInfo Master::drain_info(const NodeId& name) const {
   const DrainJob& job = it->second;
   info.objects_left = member->second->objects;
   info.bytes_left = member->second->space.used() - member->second->releasing;
-  const auto on_its_disk = tier_.held_by(name);
-  info.objects_left += on_its_disk.first;
-  info.bytes_left += on_its_disk.second;
+  if (const auto holder = tier_.number_of(name)) {
+    const auto [objects, bytes] = tier_.objects().held_by(*holder);
+    info.objects_left += objects;
+    info.bytes_left += bytes;
+  }
   info.moved = job.moved;
   info.moved_bytes = job.moved_bytes;
   info.active = job.active + job.bringing.size();

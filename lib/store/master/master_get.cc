@@ -77,8 +77,8 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
     Object* object = find_complete(tenant, m.keys[i]);
-    const DiskReplicaIndex::OnDisk* disk =
-        tier_.any() ? tier_.find(disk_name(tenant, m.keys[i])) : nullptr;
+    const auto disk =
+        tier_.any() ? tier_.objects().find(disk_name(tenant, m.keys[i])) : std::nullopt;
     if (object == nullptr && locate_on_disk(disk, reply, named, item)) {
       ++totals_.hits;
       ++totals_.disk_hits;
@@ -265,7 +265,7 @@ Result<Matched> Master::handle(const MatchBlocks& m, Time now) {
 void Master::handle(const List& m, Time now, Done<Listed> done) {
   look(0, {}, {}, now, [this, m, done = std::move(done)](Time then) {
     if (auto whole = sure(1, then); !whole) return done(fail(whole.error()));
-    if (listing_.empty() && table_.sort(kSortMax))
+    if (listing_.empty() && !tier_.objects().first_lost() && table_.sort(kSortMax))
       return done(list(m, tenants_.find(m.tenant), then));
     if (listing_.size() < kLooksParkedMax) return listing_.push_back({m, done});
     done(fail(Code::kBusy, "%zu listings wait already: retry", listing_.size()));
@@ -274,7 +274,7 @@ void Master::handle(const List& m, Time now, Done<Listed> done) {
 
 // Orders the keys for waiting listings in parts, between other calls.
 void Master::go_on_listing(Time now) {
-  if (listing_.empty() || !table_.sort(kSortMax)) return;
+  if (listing_.empty() || tier_.objects().first_lost() || !table_.sort(kSortMax)) return;
   for (const auto& [m, done] : std::exchange(listing_, {}))
     done(list(m, tenants_.find(m.tenant), now));
 }
@@ -326,8 +326,8 @@ ClusterStat Master::handle(const Stat&, Time now) const {
   for (const auto& tenant : tenants_.all())
     reply.tenants.push_back(
         {tenant->name, tenant->objects, tenant->used, tenant->quota,
-         tier_.used_by(tenant.get() == tenants_.all()[0].get() ? std::string()
-                                                               : tenant->name + '\0'),
+         tier_.objects().used_by(tenant.get() == tenants_.all()[0].get() ? std::string()
+                                                                         : tenant->name + '\0'),
          tenant->disk_quota});
   reply.puts = totals_.puts;
   reply.puts_waited = totals_.puts_waited;

@@ -187,12 +187,11 @@ void Master::track_departure(const Member& node) {
           Tombstones::hash_of(in_space(quarantined.record.tenant, quarantined.record.key)));
   for (const auto& [n, generation] : tier_.forgetting(name))
     replicate_tombstone(n, Generation{generation.n + 1});
-  tier_.each_name(name, [&](const std::string& n) { held.push_back(Tombstones::hash_of(n)); });
   tombstones_.left(name, next_generation(), std::move(held), true);
 }
 
 // An object's last disk copy was lost with its node.
-void Master::lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now) {
+void Master::lost(const std::string& name, const DiskObjects::OnDisk& disk, Time now) {
   const auto [tenant, key] = parts_of(name);
   if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
 }
@@ -219,8 +218,8 @@ void Master::drop_node(const NodeId& name, Time now, bool may_return) {
   if (const auto beat = std::exchange(node.beat, nullptr))
     beat(HeartbeatReply{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;
-  go_on_leaving(kLeaveMax);
   tier_.drop(name, now);
+  go_on_leaving(kLeaveMax);
 }
 
 bool Master::only_gone(const Object& object) const {
@@ -263,7 +262,7 @@ void join_free_memory() {
 }
 }  // namespace
 
-// All calls together cost O(ranges of the nodes).
+// All calls together cost O(ranges and disk copies of the nodes).
 void Master::go_on_leaving(size_t most) {
   while (!leaving_.empty() && most > 0) {
     Leaving& l = leaving_.front();
@@ -273,12 +272,14 @@ void Master::go_on_leaving(size_t most) {
       if (node.space.taken(range) && node.space.owner(range) != kNoId)
         drop_gone_replicas(table_[node.space.owner(range)]);
     }
-    const bool more = l.at != kNoId;
+    if (l.at == kNoId) most = tier_.go_on_dropping(most);
+    const bool more = l.at != kNoId || tier_.dropping(node.ref.name);
     if (l.may_return) tombstones_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
     join_free_memory();
     if (more || !node.space.dismantle()) return;
     leaving_.pop_front();
   }
+  tier_.go_on_dropping(most);  // of nodes that list their disks anew
 }
 
 }  // namespace mc::store

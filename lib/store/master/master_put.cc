@@ -328,8 +328,8 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
 // A promoted object must still be on its disk; otherwise it was removed meanwhile.
 bool Master::still_true(const Object& object) const {
   if (!object.promoted) return true;
-  const DiskReplicaIndex::OnDisk* disk = tier_.find(disk_name(object.tenant, object.key()));
-  return disk != nullptr && disk->bytes == object.bytes && disk->checksum == object.checksum;
+  const auto disk = tier_.objects().find(disk_name(object.tenant, object.key()));
+  return disk && disk->bytes == object.bytes && disk->checksum == object.checksum;
 }
 
 void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& acks, size_t item) {
@@ -422,7 +422,7 @@ void Master::publish(Object& object, Time now, bool anew) {
   if (anew) newest_ = object.self;
   if (anew && (tombstones_.any_away() || unknown_nodes_away(now)))
     if (const std::string name = disk_name(object.tenant, object.key());
-        may_come_back(name, now) && tier_.find(name) == nullptr)
+        may_come_back(name, now) && !tier_.objects().has(name))
       tombstones_.add(name, object.generation);
   enqueue(object);
   offload_early(object, now);

@@ -14,7 +14,7 @@ std::string Master::disk_name(uint16_t tenant, std::string_view key) const {
 }
 
 bool Master::on_disk(uint16_t tenant, std::string_view key) const {
-  return tier_.any() && tier_.find(disk_name(tenant, key)) != nullptr;
+  return tier_.any() && tier_.objects().has(disk_name(tenant, key));
 }
 
 // Splits a disk name into tenant and key.
@@ -27,12 +27,12 @@ std::pair<std::string, ObjectKey> Master::parts_of(const std::string& name) {
 // Whether a disk that is not draining holds it.
 bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
   if (!tier_.any()) return false;
-  const DiskReplicaIndex::OnDisk* disk = tier_.find(disk_name(tenant, key));
-  if (disk == nullptr || drains_.empty()) return disk != nullptr;
-  return std::any_of(disk->copies.begin(), disk->copies.end(),
-                     [&](const DiskReplicaIndex::Copy& c) {
-                       return !drains_.contains(DiskReplicaIndex::node_of(c).name);
-                     });
+  if (drains_.empty()) return on_disk(tenant, key);
+  const auto disk = tier_.objects().find(disk_name(tenant, key));
+  if (!disk) return false;
+  return std::any_of(disk->copies.begin(), disk->copies.end(), [&](const DiskObjects::Copy& c) {
+    return !drains_.contains(tier_.node_of(c).name);
+  });
 }
 
 // ---- tombstones
@@ -80,9 +80,8 @@ bool Master::refused(const NodeId& node, const TierObject& o) {
   };
   if (object != nullptr) return differs(*object);
   // The older of two contents must not return after the newer one is gone.
-  const DiskReplicaIndex::OnDisk* disk = tier_.find(o.name);
-  if (disk != nullptr && differs(*disk))
-    tombstones_.add(o.name, std::max(disk->newest(), o.generation));
+  const auto disk = tier_.objects().find(o.name);
+  if (disk && differs(*disk)) tombstones_.add(o.name, std::max(disk->newest(), o.generation));
   return false;
 }
 
@@ -108,7 +107,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
     for (const TierObject& o : m.objects) {
       const auto [tenant, key] = parts_of(o.name);
       const uint16_t id = tenants_.find(tenant);
-      if (tier_.find(o.name) != nullptr) wake_looks(in_tenant(id, key), now);
+      if (tier_.objects().has(o.name)) wake_looks(in_tenant(id, key), now);
     }
   if (m.last) {
     node->tier = false;
@@ -147,9 +146,8 @@ Result<TierAck> Master::handle(const TierReport& m, Time now) {
 bool Master::older_than_disk(const ObjectRecord& record, uint16_t tenant) {
   if (!tier_.any()) return false;
   const std::string name = disk_name(tenant, record.key);
-  const DiskReplicaIndex::OnDisk* disk = tier_.find(name);
-  if (disk == nullptr || (disk->bytes == record.bytes && disk->checksum == record.checksum))
-    return false;
+  const auto disk = tier_.objects().find(name);
+  if (!disk || (disk->bytes == record.bytes && disk->checksum == record.checksum)) return false;
   tombstones_.add(name, std::max(disk->newest(), record.generation));
   if (disk->newest() > record.generation) return true;
   tier_.forget(name, {});
@@ -158,16 +156,16 @@ bool Master::older_than_disk(const ObjectRecord& record, uint16_t tenant) {
 
 // ---- queries
 
-bool Master::locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& reply,
+bool Master::locate_on_disk(const std::optional<DiskObjects::OnDisk>& disk, Replicas& reply,
                             std::vector<const Member*>& named, Located& item) {
-  if (disk == nullptr) return false;
+  if (!disk) return false;
   if (item.places.empty()) {
     item.bytes = disk->bytes;
     item.checksum = disk->checksum;
     item.generation = disk->newest();
   }
-  for (const DiskReplicaIndex::Copy& copy : disk->copies) {
-    const Member* node = members_.find(DiskReplicaIndex::node_of(copy).name);
+  for (const DiskObjects::Copy& copy : disk->copies) {
+    const Member* node = members_.find(tier_.node_of(copy).name);
     if (node == nullptr) continue;
     const auto known = std::find(named.begin(), named.end(), node);
     item.disks.push_back(static_cast<uint32_t>(known - named.begin()));
@@ -182,39 +180,35 @@ bool Master::locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& repl
 void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const {
   const std::string space = disk_name(tenant, "");
   if (tenant == Tenants::kNone) return;
-  const auto& all = tier_.objects();
+  size_t gone = SIZE_MAX;  // listings wait until what lost nodes held is given up
+  const bool from_prefix = m.after < m.prefix;
+  auto disk = tier_.objects().after(space, from_prefix ? m.prefix : m.after, from_prefix, gone);
+  const auto next = [&] { disk = tier_.objects().after(space, disk->key, false, gone); };
   std::vector<ObjectInfo> merged;
   auto memory = reply.items.begin();
-  auto disk =
-      m.after < m.prefix ? all.lower_bound(space + m.prefix) : all.upper_bound(space + m.after);
   const bool more_in_memory = reply.more;
   reply.more = false;
-  while (memory != reply.items.end() || disk != all.end()) {
-    if (disk != all.end() && tenant == 0 && disk->first.find('\0') != std::string::npos) {
-      ++disk;  // another tenant's
-      continue;
-    }
+  for (;;) {
     const bool here = memory != reply.items.end();
-    const bool there = disk != all.end() && disk->first.starts_with(space + m.prefix);
+    const bool there = disk && disk->key.starts_with(m.prefix);
     // The page says nothing of memory objects after its last key.
     if (!here && (!there || more_in_memory)) break;
     if (merged.size() == limit) {
       reply.more = true;
       break;
     }
-    const std::string key = there ? disk->first.substr(space.size()) : "";
-    const auto copies = there ? static_cast<uint32_t>(disk->second.copies.size()) : 0;
-    if (there && (!here || key < memory->key)) {
-      const DiskReplicaIndex::OnDisk& o = disk->second;
-      merged.push_back({key, o.bytes, o.checksum, o.newest(), 0, false, o.cls, 0, copies});
-      ++disk;
+    const auto copies = there ? static_cast<uint32_t>(disk->object.copies.size()) : 0;
+    if (there && (!here || disk->key < memory->key)) {
+      const DiskObjects::OnDisk& o = disk->object;
+      merged.push_back({disk->key, o.bytes, o.checksum, o.newest(), 0, false, o.cls, 0, copies});
+      next();
       continue;
     }
     merged.push_back(std::move(*memory));
     ++memory;
-    if (!there || key != merged.back().key) continue;
+    if (!there || disk->key != merged.back().key) continue;
     merged.back().disks = copies;
-    ++disk;
+    next();
   }
   reply.more = reply.more || more_in_memory;
   reply.items = std::move(merged);
@@ -222,7 +216,7 @@ void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t 
 
 void Master::stat_tier(ClusterStat& reply) const {
   reply.disk_objects = tier_.objects().size();
-  reply.disk_bytes = tier_.bytes();
+  reply.disk_bytes = tier_.objects().bytes();
   reply.offloading = tier_.offloading_bytes();
   for (const DiskReplicaIndex::HolderStat& h : tier_.stat())
     reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
@@ -238,21 +232,22 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   constexpr size_t kNamesAtOnce = 4096;
   if (tenant == Tenants::kNone) return;
   const std::string space = disk_name(tenant, "");
-  std::vector<std::string> names;
-  const auto& all = tier_.objects();
-  for (auto it = all.lower_bound(space + m.prefix);
-       it != all.end() && it->first.starts_with(space + m.prefix); ++it) {
-    const std::string key = it->first.substr(space.size());
-    if (key.find('\0') != std::string::npos || find_complete(tenant, key) != nullptr) continue;
-    reply.more = names.size() == kNamesAtOnce;
+  size_t gone = kNamesAtOnce;
+  std::vector<std::string> keys;
+  auto at = tier_.objects().after(space, m.prefix, true, gone);
+  for (; at && at->key.starts_with(m.prefix);
+       at = tier_.objects().after(space, at->key, false, gone)) {
+    if (find_complete(tenant, at->key) != nullptr) continue;
+    reply.more = keys.size() == kNamesAtOnce;
     if (reply.more) break;
-    names.push_back(it->first);
+    keys.push_back(at->key);
   }
-  for (const std::string& name : names) {
+  if (gone == 0) reply.more = true;
+  for (const std::string& key : keys) {
     ++reply.removed;
     ++totals_.removed;
-    add_tombstone(name, now);
-    tier_.forget(name, {});
+    add_tombstone(space + key, now);
+    tier_.forget(space + key, {});
   }
 }
 
@@ -289,7 +284,7 @@ Master::Offload Master::offload(const Object& object, Time now) {
 }
 
 // Logs the removal of an object that only disks held.
-void Master::note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now,
+void Master::note_disk(const std::string& name, const DiskObjects::OnDisk& disk, Time now,
                        const char* reason) {
   Event& event = events_.add();
   event.kind = static_cast<uint8_t>(EventKind::kRemoved);
@@ -311,16 +306,16 @@ bool Master::within_disk_quota(const Object& object, Time now) {
   const std::string space = disk_name(object.tenant, "");
   if (object.bytes > t.disk_quota) return false;
   const uint64_t now_s = wall_ms(now) / 1000;
-  while (tier_.used_by(space) + object.bytes > t.disk_quota) {
-    const auto victim = tier_.oldest_of(space, [&](const DiskReplicaIndex::OnDisk& o) {
+  while (tier_.objects().used_by(space) + object.bytes > t.disk_quota) {
+    const auto victim = tier_.objects().oldest_of(space, [&](const DiskObjects::OnDisk& o) {
       return o.cls != static_cast<uint8_t>(ObjectClass::kContext) ||
              (o.keep_until_s != 0 && o.keep_until_s <= now_s);
     });
     if (!victim) return false;
     const ObjectKey key = parts_of(*victim).second;
-    if (find_complete(object.tenant, key) == nullptr) {
-      note_disk(*victim, *tier_.find(*victim), now,
-                "evicted: its tenant is at its quota of the disks");
+    const auto disk = tier_.objects().find(*victim);
+    if (disk && find_complete(object.tenant, key) == nullptr) {
+      note_disk(*victim, *disk, now, "evicted: its tenant is at its quota of the disks");
       ++totals_.evicted_objects;
     }
     tier_.forget(*victim, {});

@@ -8,6 +8,9 @@
 // jobs, and reports their results. A forget counts as done only after that report: until then a
 // restarted holder would serve the object.
 //
+// The copies of a lost node are found by no query from then on. They leave the index a bounded
+// number at a time, so that nobody waits while a million of them go.
+//
 // Thread: owned by the master's loop. Pure: time is an argument.
 // Source: ssd-offload-design, "Data Flow"; design, "SSD tier".
 #pragma once
@@ -16,30 +19,20 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "base/time.h"
-#include "store/protocol/tier_messages.h"
+#include "store/metadata/disk_objects.h"
+#include "store/metadata/held_beats.h"
 
 namespace mc::store {
 
 class DiskReplicaIndex {
  public:
   struct Holder;
-  struct Copy {
-    Holder* holder = nullptr;
-    Generation generation;  // as the holder knows it
-  };
-  struct OnDisk {
-    uint64_t bytes = 0, checksum = 0;
-    uint64_t keep_until_s = 0;
-    uint8_t cls = 0;
-    uint64_t arrived = 0;  // grows
-    std::vector<Copy> copies;
-    Generation newest() const;
-  };
   struct HolderStat {
     NodeId node;
     uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
@@ -62,84 +55,80 @@ class DiskReplicaIndex {
   // Returns: false if the node has not mounted its tier.
   bool beat(const TierHeartbeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
   bool report(const TierReport& m, Time now);
+
+  // ---- lost nodes
   void drop(const NodeId& node, Time now);
+  // Gives up copies of lost nodes, `most` at most, those lost first. Returns: how many more it may.
+  size_t go_on_dropping(size_t most);
+  bool dropping(const NodeId& node) const;  // copies of a mount that was dropped are left
+  // `left`: of each name that a dropped node held, or may have written. It may bring them back.
+  // `lost`: an object's last copy was lost with its node, at `when`.
+  void on_loss(
+      std::function<void(const NodeId&, const std::string& name)> left,
+      std::function<void(const std::string& name, const DiskObjects::OnDisk&, Time when)> lost) {
+    left_ = std::move(left);
+    lost_ = std::move(lost);
+  }
 
   // ---- queries and orders of the master
-  const OnDisk* find(const std::string& name) const;
-  const std::map<std::string, OnDisk>& objects() const { return objects_; }  // by name
-  uint64_t bytes() const { return bytes_; }
+  const DiskObjects& objects() const { return objects_; }
   // The node that serves the copy.
-  static const NodeRef& node_of(const Copy& copy);
+  const NodeRef& node_of(const DiskObjects::Copy& copy) const;
   // kFull: retry later; kNo: the node has no tier, or its disk has failed.
   enum class Queued : uint8_t { kYes, kFull, kNo };
   Queued ask(const NodeId& node, uint64_t bytes) const;  // what offload() would return
   Queued offload(const NodeId& node, TierJob job, Time now);
   bool offloading(const std::string& name) const { return offloads_.contains(name); }
   uint64_t offloading_bytes() const { return offloading_bytes_; }
-  // ---- tenants: names that start with `space`, the tenant's name and NUL, or nothing
-  uint64_t used_by(const std::string& space) const;  // all copies, and pending writes
-  // The oldest object for which `may_go` holds.
-  std::optional<std::string> oldest_of(const std::string& space,
-                                       const std::function<bool(const OnDisk&)>& may_go) const;
 
   // ---- a draining node
-  std::vector<std::string> names_after(const NodeId& node, const std::string& after,
-                                       size_t limit) const;         // objects on its disk, in order
-  std::pair<uint64_t, uint64_t> held_by(const NodeId& node) const;  // objects and bytes
-  // Names of all objects on its disk, pending writes included.
-  void each_name(const NodeId& node, const std::function<void(const std::string&)>& f) const;
+  std::optional<uint32_t> number_of(const NodeId& node) const;  // of a holder, in objects()
+  void turn(const NodeId& node);                                // DiskObjects::turn()
   std::vector<std::pair<std::string, Generation>> forgetting(const NodeId& node) const;
   bool empty(const NodeId& node) const;  // and no forget is pending
   bool bring(const NodeId& node, const std::string& name);
   void forget_copy(const NodeId& node, const std::string& name);
-  // Called when an object's last copy was lost with its node.
-  using Lost = std::function<void(const std::string& name, const OnDisk&, Time now)>;
-  void on_lost(Lost callback) { lost_ = std::move(callback); }
   using Brought = std::function<void(const NodeId&, const std::string& name, Code, Time now)>;
   void on_brought(Brought callback) { brought_ = std::move(callback); }
 
   // Removes it from all disks. Calls `gone` once, when no holder has it any more.
   void forget(const std::string& name, std::function<void()> gone);
-  bool any() const { return !holders_.empty(); }
+  bool any() const { return !numbers_.empty(); }
   std::vector<HolderStat> stat() const;
 
   // Answers held heartbeats. Call it after anything that may have added jobs. `puts_wait`: holders
-  // should write at once what they gathered, because puts wait for its memory.
+  // should write at once what they gathered, because puts wait for its memory. It looks only at
+  // those with news, and at those whose time has come.
   void answer(Time now, uint64_t epoch, bool puts_wait);
-  Time deadline() const;
+  Time deadline() const { return beats_.deadline(); }
 
  private:
-  struct Offload {
-    NodeId node;
-    TierObject object;
-  };
   struct Forgetting {
     size_t open = 0;
     std::function<void()> gone;
   };
-  struct Space {  // of a tenant
-    uint64_t used = 0;
-    std::map<uint64_t, const std::string*> arrivals;
-  };
-  void count(const std::string& name, uint64_t bytes, bool more);
-  void erase(std::map<std::string, OnDisk>::iterator object);  // its last copy is gone
+  Holder* holder_of(const NodeId& node) const;
   void add(Holder& holder, const TierObject& object, const Refused& refused);
-  void remove(Holder& holder, const std::string& name, Generation generation);
-  void order_forget(const Copy& copy, const std::string& name,
+  void push(Holder& holder, TierJob job);
+  void release(Holder& holder, uint64_t epoch, bool hurry);
+  void set_queued(Holder& holder, uint64_t bytes);
+  void order_forget(Holder& holder, const std::string& name, Generation generation,
                     const std::shared_ptr<Forgetting>& forgetting);
   void end_offload(const NodeId& node, const std::string& name, Generation generation, bool stored,
                    Time now);
-  void end_forget(Holder& holder, const std::string& name, Generation generation);
 
   const uint64_t queue_max_;
-  std::map<NodeId, std::unique_ptr<Holder>> holders_;
-  std::map<std::string, OnDisk> objects_;
-  std::unordered_map<std::string, Offload> offloads_;  // under way
-  uint64_t bytes_ = 0, offloading_bytes_ = 0, arrivals_ = 0;
-  std::unordered_map<std::string, Space> spaces_;
+  DiskObjects objects_;
+  HeldBeats beats_;                               // of holders, by their numbers
+  std::vector<std::unique_ptr<Holder>> holders_;  // by number
+  std::map<NodeId, uint32_t> numbers_;            // of those that are there
+  std::unordered_map<std::string, std::pair<NodeId, TierObject>> offloads_;  // under way
+  std::set<uint32_t> writing_;  // holders with pending offloads
+  uint64_t offloading_bytes_ = 0;
   Offloaded offloaded_;
   Brought brought_;
-  Lost lost_;
+  std::function<void(const NodeId&, const std::string&)> left_;
+  std::function<void(const std::string&, const DiskObjects::OnDisk&, Time)> lost_;
 };
 
 }  // namespace mc::store
