@@ -66,6 +66,13 @@ Result<> write_whole(int fd, const std::string& text) {
   return {};
 }
 
+std::string head_at(const std::string& path) {
+  std::string head(kHeader, '\0');
+  const io::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return fd && ::pread(fd.get(), head.data(), kHeader, 0) == static_cast<ssize_t>(kHeader) ? head
+                                                                                           : "";
+}
+
 bool same_file(int fd, const std::string& path) {
   struct stat a {
   }, b{};
@@ -100,17 +107,15 @@ Result<std::unique_ptr<SegmentIndex>> SegmentIndex::open(const std::string& path
                 of.path.c_str(), path.c_str());
   auto index = std::unique_ptr<SegmentIndex>(new SegmentIndex(path, of.capacity));
   MC_TRY_(index->lock());
-  const std::string next = path + kNext;
-  if (auto text = io::read_file(next, kIndexMax)) {  // an unfinished replacement
-    const bool swapped = text->size() >= kHeader &&
-                         text->compare(0, kHeader - kHash, header_of(of), 0, kHeader - kHash) == 0;
-    if (!swapped) {
-      ::unlink(next.c_str());
-    } else if (::rename(next.c_str(), path.c_str()) != 0) {
-      return fail_errno("rename %s", next.c_str());
-    } else {
-      MC_TRY_(index->lock());
-    }
+  // An unfinished replacement is whole if the segment's file was replaced already. Else it ends
+  // anywhere, and this index is newer.
+  const std::string next = path + kNext, head = head_at(path), mine = header_of(of);
+  if (head_at(next) != mine || head == mine || head.empty()) {
+    ::unlink(next.c_str());
+  } else if (::rename(next.c_str(), path.c_str()) != 0) {
+    return fail_errno("rename %s", next.c_str());
+  } else {
+    MC_TRY_(index->lock());
   }
   MC_TRY_(index->read(of));
   return index;
@@ -194,8 +199,10 @@ Result<> SegmentIndex::begin(const Segment& of, const std::vector<IndexEntry>& e
   io::Fd fresh(::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600));
   if (!fresh || ::flock(fresh.get(), LOCK_EX | LOCK_NB) != 0)
     return fail_errno("open %s", next.c_str());
-  if (auto written = write_whole(fresh.get(), text); !written)
+  if (auto written = write_whole(fresh.get(), text); !written) {
+    ::unlink(next.c_str());
     return fail(written.error().code, "write %s: %s", next.c_str(), written.error().what.c_str());
+  }
   if (swap) MC_TRY_(swap());
   if (::rename(next.c_str(), path_.c_str()) != 0) return fail_errno("rename %s", next.c_str());
   file_ = std::move(fresh);

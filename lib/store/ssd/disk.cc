@@ -173,12 +173,16 @@ Result<std::vector<std::string>> RealDisk::list(const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(full(path).c_str()), ::closedir);
   if (folder == nullptr) return fail_errno("list %s", full(path).c_str());
   std::vector<std::string> names;
+  errno = 0;
   while (const dirent* e = ::readdir(folder.get())) {
     std::string name = e->d_name;
     if (name == "." || name == "..") continue;
     if (e->d_type == DT_DIR) name += '/';
     names.push_back(std::move(name));
+    errno = 0;
   }
+  if (errno != 0)
+    return fail_errno("list %s", full(path).c_str());  // a part would look like losses
   std::sort(names.begin(), names.end());
   return names;
 }

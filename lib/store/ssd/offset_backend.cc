@@ -88,6 +88,9 @@ Result<> OffsetBackend::scan(ScanReport& report) {
   // Without a log no write was ever acknowledged.
   if (logs.empty()) return make();
   auto data = disk_->open(kData);
+  const Code why = data ? Code{} : data.error().code;
+  if (!data && why != Code::kNotFound && why != Code::kCorrupt)  // it may be read another time
+    return fail(data.error());
   if (!data) {
     report.add(strf("%s: %s: all that was in it is lost", kData, data.error().what.c_str()));
     return make();

@@ -43,6 +43,7 @@ class ModelDisk final : public Disk {
 
   uint64_t operations = 0, crash_at = UINT64_MAX;  // the one that does not happen, or half
   bool read_only = false;
+  std::set<std::string> unreadable;  // at present
   uint64_t bytes_max = UINT64_MAX;
   std::map<std::string, InodePtr> names, durable_names;
   std::set<std::string> folders, durable_folders;
@@ -64,6 +65,7 @@ class ModelDisk final : public Disk {
     if (crashed()) return fail(Code::kInternal, "crashed");
     const auto it = names.find(path);
     if (it == names.end()) return fail(Code::kNotFound, "open %s: no such file", path.c_str());
+    if (unreadable.contains(path)) return fail(Code::kInternal, "open %s", path.c_str());
     if (it->second->now.empty()) return fail(Code::kCorrupt, "%s is empty", path.c_str());
     return file(it->second);
   }

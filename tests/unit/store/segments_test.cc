@@ -163,6 +163,29 @@ TEST_CASE(
   }
 }
 
+// F106: a full disk, or a kill, left the begin of a list that took the place of the whole one.
+TEST_CASE("an unfinished replacement of the index does not count") {
+  const Folder folder;
+  const std::vector<std::string> specs{"1MiB@file:" + folder.file()};
+  const std::string index = folder.file() + ".index", next = index + ".next";
+  {
+    Life first(specs);
+    first.put("a", 1, 5000);
+    std::filesystem::copy_file(index, next);  // from then on the other one is written
+    first.put("b", 5, 5000);
+  }
+  {
+    Life second(specs);
+    CHECK(second.has("a"));
+    CHECK(second.has("b"));
+    CHECK_FALSE(std::filesystem::exists(next));
+    std::filesystem::copy_file(index, next);
+    std::filesystem::resize_file(index, 0);  // it was given up
+  }
+  Life third(specs);
+  CHECK_FALSE(third.has("a"));
+}
+
 TEST_CASE("content from before the machine's boot is ignored") {
   Folder folder;
   const std::vector<std::string> specs{"1MiB@file:" + folder.file()};

@@ -211,6 +211,23 @@ TEST_CASE("a read-only disk is served and refuses writes") {
   }
 }
 
+// F105: a file that could not be opened, for want of descriptors say, was taken for a lost one.
+TEST_CASE("what cannot be opened at a start is there at the next") {
+  for (const std::string kind : kKinds) {
+    CAPTURE(kind);
+    auto disk = filled(kind);
+    for (const auto& [name, inode] : disk->names)
+      if (name != "FORMAT") disk->unreadable.insert(name);
+    const SteadyClock clock;
+    ScanReport report;
+    (void)open_backend(disk, options_of(kind), clock, report);
+    disk->unreadable = {"data"};
+    (void)open_backend(disk, options_of(kind), clock, report);
+    disk->unreadable.clear();
+    CHECK(served(*open(disk, options_of(kind), report)) == 6);
+  }
+}
+
 TEST_CASE("objects never read are evicted first, then the least recently read") {
   for (const std::string kind : kKinds) {
     CAPTURE(kind);
