@@ -7,7 +7,6 @@
 namespace mc::sched {
 namespace {
 
-constexpr Duration kPatience = std::chrono::seconds(1);    // over twice what is predicted
 constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
 
 }  // namespace
@@ -70,12 +69,13 @@ void begin_on_workers(MachineTurn& t, RequestRecord& r) {
                  .budget = std::min(t.options.pin_timeout, t.options.step_timeout),
                  .tokens = c.local_tokens + c.peer_tokens,
                  .coming = c.peer.empty() ? 0 : c.pending_tokens,
-                 .patience = kPatience + from_seconds(2 * c.wait_ms / 1e3)});
+                 .patience = 2 * (t.options.pin_timeout + from_seconds(c.wait_ms / 1e3))});
 }
 
 // Prefill follows at once, by the request's name: it needs nothing of the answer.
 void allocate(MachineTurn& t, RequestRecord& r) {
   r.state = RequestState::kAllocating;
+  r.behind = {};
   r.prefill = PrefillSide::kAllocateSent;
   r.deadline = t.now + t.options.step_timeout + t.options.slack;
   for (const Step step : {Step::kAllocate, Step::kPrefill})
@@ -239,6 +239,7 @@ void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {
   r.prefill = PrefillSide::kNone;
   r.source = SourceSide::kNone;
   r.proxy = ProxySide::kNone;
+  r.behind = {};
   r.first_token = {};
   r.measured_ms.reset();
   ++r.attempt;  // answers still on their way no longer match

@@ -31,7 +31,8 @@ bool sides_fit(const RequestRecord& r) {
     case RequestState::kProxied: return none && r.proxy != ProxySide::kNone;
     case RequestState::kReserving:
       return !asked && (r.decode == DecodeSide::kReserveSent ||
-                        (r.decode == DecodeSide::kReserved && r.source == SourceSide::kPinSent));
+                        (r.decode == DecodeSide::kReserved &&
+                         (r.source == SourceSide::kPinSent || r.behind.request != 0)));
     case RequestState::kAllocating:
       return r.decode == DecodeSide::kReserved &&
              (r.prefill == PrefillSide::kAllocateSent || r.prefill == PrefillSide::kComputed);
@@ -63,6 +64,9 @@ std::string RequestMachine::broken() const {
   for (const auto& [id, r] : requests_) {
     if (std::string wrong = sched::broken(*r); !wrong.empty()) return wrong;
     waiting += r->state == RequestState::kWaiting ? 1 : 0;
+    if (r->behind.request != 0 && !followers_.fetches(r->behind))
+      return strf("request %llu is behind one that fetches nothing any more",
+                  static_cast<unsigned long long>(id));
     if ((r->state == RequestState::kWaiting) != room_.has(id))
       return strf("request %llu waits, and is not in the room, or the other way round",
                   static_cast<unsigned long long>(id));

@@ -113,7 +113,7 @@ void RequestMachine::expired(Turn& t, Record& r) {
     case RequestState::kReserving:
       if (r.decode == DecodeSide::kReserveSent)
         return silent(Step::kReserve, options_.step_timeout);
-      r.source = SourceSide::kRefused;
+      if (r.source == SourceSide::kPinSent) r.source = SourceSide::kRefused;
       return allocate(t, r);
     case RequestState::kAllocating: return silent(Step::kAllocate, options_.step_timeout);
     case RequestState::kPrefilling:

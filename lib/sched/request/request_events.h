@@ -6,6 +6,7 @@
 //
 // Thread: values. Pure.
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,7 +24,7 @@ namespace mc::sched {
 struct AttemptRef {  // of a request, on some workers
   uint64_t request = 0;
   uint32_t attempt = 0;
-  bool operator==(const AttemptRef&) const = default;
+  auto operator<=>(const AttemptRef&) const = default;
 };
 
 enum class RequestState : uint8_t {

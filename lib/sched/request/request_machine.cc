@@ -23,7 +23,10 @@ void late_half(MachineTurn& t, RequestRecord& r, const UpstreamEnded& e) {
 }  // namespace
 
 RequestMachine::RequestMachine(RequestOptions options, Fleet& fleet)
-    : options_(options), fleet_(fleet), room_(options.queue_timeout) {}
+    : options_(options),
+      fleet_(fleet),
+      room_(options.queue_timeout),
+      followers_([this](const AttemptRef& attempt) { return find(attempt); }) {}
 
 RequestMachine::~RequestMachine() = default;
 
@@ -70,6 +73,7 @@ void RequestMachine::tick(Time now, std::vector<RequestAction>& out) {
   for (const uint64_t id : late)
     if (const auto it = requests_.find(id); it != requests_.end()) expired(t, *it->second);
   next_round(t);
+  for (Record* const r : followers_.freed()) allocate(t, *r);
 }
 
 template <>
@@ -105,7 +109,8 @@ void RequestMachine::on(const StepAnswered& e, MachineTurn& t) {
       if (r.decode != DecodeSide::kReserveSent) return;
       if (!e.outcome) return step_failed(t, r, e.step, e.outcome.error());
       r.decode = DecodeSide::kReserved;
-      if (r.source != SourceSide::kPinSent) return allocate(t, r);
+      if (r.source != SourceSide::kPinSent && !followers_.follows(r, fleet_.options().block_tokens))
+        return allocate(t, r);
       r.deadline = std::max(t.now, r.begun + options_.pin_timeout) + options_.slack;
       return;
     case Step::kPin:
@@ -343,6 +348,7 @@ void RequestMachine::take(Turn& t, Record& r, Choice choice) {
   r.choice = std::move(choice);
   if (r.choice.decision.chosen.whole) return begin_on_engines(t, r);
   begin_on_workers(t, r);
+  if (r.source != SourceSide::kNone) followers_.add(r);
 }
 
 void RequestMachine::wait(Turn& t, Record& r) {
@@ -420,6 +426,7 @@ void RequestMachine::has_place(Record& r) {
 void RequestMachine::handle(const RequestEvent& event, Time now, std::vector<RequestAction>& out) {
   Turn t{options_, fleet_, room_, now, out};
   std::visit([&](const auto& e) { on(e, t); }, event);
+  for (Record* const r : followers_.freed()) allocate(t, *r);
 }
 
 }  // namespace mc::sched

@@ -8,7 +8,8 @@
 //   -           over an SLO, too large, draining        FinishRequest with 429, 400, 503
 //   -           an external engine was chosen           kProxied: DecisionMade, ProxyTo; two for
 //                                                       a pair that gets it at once
-//   kReserving  kReserve, and kPin where sent, answered kAllocating: SendStep kAllocate, kPrefill
+//   kReserving  kReserve, and kPin where sent, answered kAllocating: SendStep kAllocate, kPrefill;
+//                                                       behind one that brings its prefix there
 //   kAllocating kAllocate answered                      kPrefilling; the next may try
 //   no token    an answer: no room                      decided anew without that node
 //   no token    failed, WorkerGone, deadline            decided anew `retries` times, then
@@ -38,6 +39,7 @@
 #include <vector>
 
 #include "sched/request/fleet.h"
+#include "sched/request/followers.h"
 #include "sched/request/request_events.h"
 #include "sched/request/request_options.h"
 #include "sched/request/waiting_room.h"
@@ -105,6 +107,7 @@ class RequestMachine {
     Time begun{};
   } round_;
   bool first_tries(Time now) const;
+  Followers followers_;
   bool draining_ = false;
 };
 

@@ -9,14 +9,15 @@
 namespace mc::sched {
 
 struct RequestOptions {
-  uint32_t retries = 1;                                   // after failures
-  Duration step_timeout = std::chrono::seconds(5);        // of the decode and the prefill worker
-  Duration pin_timeout = std::chrono::milliseconds(500);  // then the prefix is computed
-  Duration prefill_timeout = std::chrono::seconds(120);   // queueing included
-  Duration pair_wait = std::chrono::seconds(10);          // for one half after the other's answer
-  Duration token_timeout = std::chrono::seconds(30);      // to the next token
-  Duration queue_timeout = std::chrono::seconds(30);      // waiting for room
-  uint32_t queue_max = 4096;                              // requests waiting for room
+  uint32_t retries = 1;                             // after failures
+  Duration step_timeout = std::chrono::seconds(5);  // of the decode and the prefill worker
+  // Then the prefix is computed, and twice this over twice the prediction for one that is to come.
+  Duration pin_timeout = std::chrono::milliseconds(500);
+  Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
+  Duration pair_wait = std::chrono::seconds(10);         // for one half after the other's answer
+  Duration token_timeout = std::chrono::seconds(30);     // to the next token
+  Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
+  uint32_t queue_max = 4096;                             // requests waiting for room
   // A failure after the first token: other workers go on behind the tokens that were told. The
   // driver keeps these.
   bool continues = false;

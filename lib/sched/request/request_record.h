@@ -64,6 +64,7 @@ struct RequestRecord {
   ProxySide proxy = ProxySide::kNone;
   PrefixIndex::Guess guess = 0;
   uint64_t decode_spoke = 0;  // of its decode worker, when blocks were counted there
+  AttemptRef behind;          // another one that fetches its prefix to its prefill worker
   Time first_token{};
   std::optional<double> measured_ms;  // from the prefill worker's queue until its KV was sent
 

@@ -26,7 +26,7 @@ WorkerRegistryOptions workers_options(const ConductorOptions& o, const cost::Mod
 sched::RequestOptions request_options(const ConductorOptions& o) {
   return {.retries = o.retries,
           .step_timeout = o.step_timeout,
-          .pin_timeout = std::chrono::milliseconds(500),
+          .pin_timeout = std::max<Duration>(std::chrono::milliseconds(500), o.step_timeout / 10),
           .prefill_timeout = o.prefill_timeout,
           .pair_wait = o.pair_wait,
           .token_timeout = o.token_timeout,

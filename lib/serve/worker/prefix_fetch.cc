@@ -10,6 +10,7 @@ namespace mc::serve {
 namespace {
 
 constexpr Duration kAskWait = std::chrono::seconds(1);  // at a time
+constexpr size_t kPace = 4;  // times the patience, for the rest at the pace so far
 
 }  // namespace
 
@@ -19,7 +20,7 @@ void PrefixFetch::start(const Parts& parts, const std::string& request, const Re
                         Done done) {
   const std::shared_ptr<PrefixFetch> self(new PrefixFetch(parts, prefix));
   self->request_ = request;
-  self->first_ = self->next_ = first;
+  self->first_ = self->next_ = self->counted_ = first;
   self->into_ = std::move(into);
   self->holder_ = std::move(holder);
   self->wanted_ = std::move(wanted);
@@ -40,8 +41,19 @@ void PrefixFetch::go_on() {
   const size_t there = std::min(prefix_.offsets.size(), last);
   if (!wanted_()) return end("");
   if (next_ < there) return read(there);
-  if (next_ >= last || prefix_.coming == 0 || parts_.loop.clock().now() >= until_) return end("");
+  if (next_ >= last || prefix_.coming == 0 || !patient()) return end("");
   ask();
+}
+
+// A holder that is slow, and goes on, has the rest sooner than who begins to compute it.
+bool PrefixFetch::patient() {
+  const Time now = parts_.loop.clock().now();
+  if (now < until_) return true;
+  const size_t came = next_ - counted_, missing = first_ + into_.size() - next_;
+  if (kPace * came < missing) return false;
+  counted_ = next_;
+  until_ = now + std::chrono::milliseconds(prefix_.wait_ms);
+  return true;
 }
 
 void PrefixFetch::ask() {

@@ -1,9 +1,10 @@
 // Reads a prefix that another prefill worker has pinned, into the blocks of a request.
 //
 // Blocks that the holder still computes are read as they appear: a fetch asks for more until all
-// are here, none will come, or its patience ends. At last it ends the holder's pin; only if that
-// was still there are the bytes valid. The blocks read into stay pinned meanwhile: a request that
-// ends, or finds the prefix cached after all, must not free them for others.
+// are here, none will come, or its patience ends. That begins anew while blocks come fast enough.
+// At last it ends the holder's pin; only if that was still there are the bytes valid. The blocks
+// read into stay pinned meanwhile: a request that ends, or finds the prefix cached after all, must
+// not free them for others.
 //
 // Thread: the loop's.
 #pragma once
@@ -46,6 +47,7 @@ class PrefixFetch : public std::enable_shared_from_this<PrefixFetch> {
  private:
   PrefixFetch(const Parts& parts, const RemotePrefix& prefix) : parts_(parts), prefix_(prefix) {}
   void go_on();  // reads what there is, or asks for more, or ends
+  bool patient();
   void ask();
   void read(size_t upto);
   void end(const std::string& trouble);
@@ -56,6 +58,7 @@ class PrefixFetch : public std::enable_shared_from_this<PrefixFetch> {
   RemotePrefix prefix_;
   std::string request_;
   size_t first_ = 0, next_ = 0;  // of the prefix: given, and not read yet
+  size_t counted_ = 0;           // of the prefix: read when the patience began
   std::vector<BlockId> into_;
   std::function<rpc::Client*()> holder_;
   std::function<bool()> wanted_;

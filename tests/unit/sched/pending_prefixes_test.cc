@@ -135,6 +135,76 @@ TEST_CASE("another worker reads a prefix as it appears, when the first one is bu
   CHECK(pins[0].patience > from_seconds(d.chosen.wait_ms / 1e3));
 }
 
+namespace {
+
+// One request computes a prefix on one worker, another one fetches it to the second, where a third
+// waits for it.
+struct Followed : Burst {
+  Followed() : Burst(2) {
+    const std::string computes = decision(arrive(16 * 4000, 0, 8, 0, 5)).chosen.name;
+    workers[computes]->ledger.tell_others(60'000, now);
+    fetches = arrive(16 * 4000, 0, 8, 0, 5);
+    REQUIRE(decision(fetches).chosen.peer == computes);
+    follows = arrive(16 * 4000, 0, 8, 0, 5);
+    REQUIRE(decision(follows).chosen.name == decision(fetches).chosen.name);
+    REQUIRE(decision(follows).chosen.peer.empty());
+    REQUIRE(decision(follows).chosen.pending_tokens == 16 * 3999);
+    answer(attempt(follows), Step::kReserve);
+    CHECK(state(follows) == RequestState::kReserving);
+    CHECK(sent(Step::kAllocate).empty());
+  }
+  // The requests whose prefill worker was asked, in that order.
+  std::vector<uint64_t> asked() const {
+    std::vector<uint64_t> ids;
+    for (const SendStep& s : sent(Step::kAllocate)) ids.push_back(s.of.request);
+    return ids;
+  }
+  uint64_t fetches = 0, follows = 0;
+};
+
+}  // namespace
+
+TEST_CASE("who waits for a prefix that another one fetches comes behind that one") {
+  Followed s;
+  SUBCASE("pinned last") {
+    s.answer(s.attempt(s.fetches), Step::kReserve);
+    CHECK(s.asked().empty());
+    s.answer(s.attempt(s.fetches), Step::kPin);
+  }
+  SUBCASE("reserved last") {
+    s.answer(s.attempt(s.fetches), Step::kPin);
+    CHECK(s.asked().empty());
+    s.answer(s.attempt(s.fetches), Step::kReserve);
+  }
+  SUBCASE("a pin that is refused ends the wait of both") {
+    s.answer(s.attempt(s.fetches), Step::kReserve);
+    s.answer(s.attempt(s.fetches), Step::kPin, fail(Code::kBusy, "many pins"));
+  }
+  CHECK(s.asked() == std::vector<uint64_t>{s.fetches, s.follows});
+  CHECK(s.state(s.follows) == RequestState::kAllocating);
+}
+
+TEST_CASE("who waits for a prefix that is not fetched after all goes on") {
+  Followed s;
+  SUBCASE("its request is given up") { s.handle(RequestCancelled{s.fetches, "the client left"}); }
+  SUBCASE("its decode worker has no room") {
+    s.answer(s.attempt(s.fetches), Step::kReserve, fail(Code::kNoSpace, "no blocks"));
+  }
+  SUBCASE("its workers do not answer") {
+    s.tick(s.options.pin_timeout + s.options.slack);
+    CHECK(s.state(s.fetches) == RequestState::kReserving);
+  }
+  CHECK(s.asked() == std::vector<uint64_t>{s.follows});
+}
+
+TEST_CASE("one that is given up while it waits for another one's fetch goes nowhere") {
+  Followed s;
+  s.handle(RequestCancelled{s.follows, "the client left"});
+  s.answer(s.attempt(s.fetches), Step::kReserve);
+  s.answer(s.attempt(s.fetches), Step::kPin);
+  CHECK(s.asked() == std::vector<uint64_t>{s.fetches});
+}
+
 TEST_CASE("a prefix under computation is computed again where waiting for it takes much longer") {
   Burst s(2);
   // The only one that computes this prefix does so behind a long queue.

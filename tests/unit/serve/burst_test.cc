@@ -12,7 +12,8 @@ namespace {
 struct Burst {
   Burst() : a(loop, workers(), "a"), b(loop, workers(), "b") {
     ConductorOptions o = test::quick();
-    o.worker_ttl = o.step_timeout = o.prefill_timeout = o.token_timeout = 20s * kSlow;
+    o.worker_ttl = o.step_timeout = o.prefill_timeout = o.token_timeout = kPatience;
+    o.queue_timeout = kPatience;
     conductor = *Conductor::open(loop, o, 42, metrics);
     for (Pair* pair : {&a, &b}) {
       const std::string number = pair == &a ? "0" : "1";
@@ -25,7 +26,10 @@ struct Burst {
     REQUIRE(a.until([&] { return conductor->health()["unsynced_workers"] == 0; }));
     REQUIRE(a.until([&] { return conductor->cluster()["nodes"].size() == 4; }));
   }
-  static PairOptions workers() { return {.prefill_blocks = 4096, .decode_blocks = 4096}; }
+  static constexpr Duration kPatience = 20s * kSlow;  // of a busy machine
+  static PairOptions workers() {
+    return {.prefill_blocks = 4096, .decode_blocks = 8192, .send_timeout = kPatience};
+  }
   void join(const std::string& name, const char* role, uint64_t epoch, rpc::Server& server,
             const BlockManager* cache, const std::function<WorkerLoad()>& load) {
     Heartbeat me;

@@ -511,16 +511,16 @@ TEST_CASE("a finish that the protocol does not know is a failure of its worker")
   CHECK(heard.failed->what.find("unknown finish 'bored'") != std::string::npos);
 }
 
-TEST_CASE("what goes wrong on one side reaches the other, and the client, within a second") {
+TEST_CASE("what goes wrong on one side reaches the other, and the client, before any deadline") {
   ConductorOptions options = quick();
   options.retries = 0;
+  options.worker_ttl = options.step_timeout = options.prefill_timeout = options.token_timeout = 1h;
   SUBCASE("the prefill worker fails") {
     Cluster c(1, 1, options);
     c.p[0]->broken = true;
     Heard heard;
     c.submit(heard);
-    CHECK(until(
-        c.loop, [&] { return heard.done && !c.d[0]->aborted.empty(); }, 1s));
+    CHECK(until(c.loop, [&] { return heard.done && !c.d[0]->aborted.empty(); }));
     CHECK(heard.failed->what.find("the engine broke") != std::string::npos);
     CHECK(c.d[0]->aborted.begin()->second.find("the engine broke") != std::string::npos);
   }
@@ -531,8 +531,7 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
     c.submit(heard);
     REQUIRE(until(c.loop, [&] { return c.p[0]->prefills.size() == 1; }));
     c.d[0]->send(c.p[0]->prefills[0], {}, "error", "block 3 does not verify");
-    CHECK(until(
-        c.loop, [&] { return heard.done && !c.p[0]->aborted.empty(); }, 1s));
+    CHECK(until(c.loop, [&] { return heard.done && !c.p[0]->aborted.empty(); }));
     CHECK(heard.failed->what.find("block 3") != std::string::npos);
     CHECK(c.p[0]->aborted.begin()->second.find("block 3") != std::string::npos);
   }
@@ -543,10 +542,8 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
     const auto id = c.submit(heard);
     REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
     c.conductor->cancel(id, "the client is gone");
-    CHECK(until(
-        c.loop, [&] { return !c.d[0]->aborted.empty(); }, 1s));
-    CHECK(until(  // it had finished: its blocks are cached
-        c.loop, [&] { return c.p[0]->committed.size() == 1; }, 1s));
+    CHECK(until(c.loop, [&] { return !c.d[0]->aborted.empty(); }));
+    CHECK(until(c.loop, [&] { return c.p[0]->committed.size() == 1; }));
     CHECK(c.p[0]->aborted.empty());
   }
 }

@@ -69,6 +69,7 @@ struct PairOptions {
   Connector connector = Connector::kMulti;
   bool layerwise = true;
   uint32_t kv_deadline_ms = 5000;
+  Duration send_timeout = 1s * kSlow;  // half of it for the other calls between workers
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
   std::vector<std::string> stages = {};  // of a pipeline that the prefill worker is the head of
   std::string fingerprint = {};          // then
@@ -114,8 +115,8 @@ struct Pair {
     p.pool_reuse = options.pool_reuse;
     p.connector = options.connector;
     p.layerwise = options.layerwise;
-    p.send_timeout = 1s * kSlow;
-    p.peer_budget = 500ms * kSlow;
+    p.send_timeout = options.send_timeout;
+    p.peer_budget = options.send_timeout / 2;
     p.stages = options.stages;
     p.fingerprint = options.fingerprint;
     p.pipeline_patience = 500ms * kSlow;

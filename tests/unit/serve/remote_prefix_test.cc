@@ -54,7 +54,7 @@ struct Two {
   }
   bool rest() { return a.comes_to_rest() && b.comes_to_rest(); }
 
-  SteadyClock clock;
+  test::JumpClock clock;
   io::Loop loop{clock};
   Pair a, b;
 };
@@ -301,6 +301,40 @@ TEST_CASE("who waits for a prefix has patience for a time only") {
   CHECK(two.a.prefill->state()["lent"] == 0);
   two.a.abort_both("first");
   CHECK(two.rest());
+}
+
+TEST_CASE("the patience begins anew while the holder's blocks come fast enough") {
+  for (const uint32_t first : {2u, 1u}) {  // of ten, until the patience has ended
+    CAPTURE(first);
+    Two two;
+    const auto prompt = prompt_of(10 * kBlock + 5, 1);
+    two.a.serve("first", prompt, 20);
+    const auto pinned = two.pin_for_peer("r", prompt, 10);
+    REQUIRE(pinned);
+    // A holder that tells of the blocks in two parts.
+    Metrics metrics;
+    const auto holder = *rpc::Server::open(two.loop, "127.0.0.1:0", metrics);
+    holder->on<AwaitPrefix>([&](const AwaitPrefix& m, const rpc::Call&) -> Result<PrefixMore> {
+      if (m.have == 0) two.clock.jumped += 51ms;
+      const uint32_t upto = m.have == 0 ? first : 10;
+      PrefixMore more;
+      more.offsets.assign(pinned->block_offsets.begin() + m.have,
+                          pinned->block_offsets.begin() + upto);
+      more.coming = 10 - upto;
+      return more;
+    });
+    holder->on<TxCommit>(
+        [](const TxCommit&, const rpc::Call&) -> Result<TxCommitted> { return TxCommitted{}; });
+    TxAllocate m = two.asked("r", prompt, *pinned);
+    m.remote_prefix.control = holder->address();
+    m.remote_prefix.offsets.clear();
+    m.remote_prefix.coming = 10;
+    m.remote_prefix.wait_ms = 50;
+    CHECK(two.serve(m).peer_tokens == (first == 2 ? 10 : first) * kBlock);
+    CHECK(two.b.answers["r"].kv_errors == 0);
+    CHECK(two.a.call(*two.a.to_p, Abort{"r", "it was read"}));
+    CHECK(two.rest());
+  }
 }
 
 // ---- the conductor
