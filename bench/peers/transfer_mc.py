@@ -33,17 +33,25 @@ class Peer(TransferWorker):
 
     def step(self, write, kind, remote, pieces):
         memory, base, peer = self.memory[self.local[kind]], self.base[remote], self.peer
-        wanted = [(memory[here:here + size], base + there) for here, there, size in pieces]
-        if len(wanted) == 1:
-            (local, offset), = wanted
+        if len(pieces) == 1:
+            (here, there, size), = pieces
+            local, offset = memory[here:here + size], base + there
             call = peer.write if write else peer.read
             return lambda: call(local, offset)
-        engine = self.engine
+        if kind == 'unregistered':
+            return self._batch_of(write, memory, base, pieces)
+        prepared = self.engine.prepare()  # as NIXL's lists are
+        self._add(prepared, write, memory, base, pieces)
+        return prepared.run
 
+    def _add(self, to, write, memory, base, pieces):
+        add = to.write_many if write else to.read_many
+        add(memory, self.peer, [p[0] for p in pieces], [base + p[1] for p in pieces], [p[2] for p in pieces])
+
+    def _batch_of(self, write, memory, base, pieces):
+        """A batch that is made for each call."""
         def batch():
-            with engine.batch() as b:
-                add = b.write if write else b.read
-                for local, offset in wanted:
-                    add(local, peer, offset)
-                b.wait()
+            with self.engine.batch() as made:
+                self._add(made, write, memory, base, pieces)
+                made.wait()
         return batch

@@ -52,6 +52,6 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
 extern "C" uint32_t mc_abi_version(void) { return 0u << 16 | 1u; }
 extern "C" uint64_t mc_features(void) {
   return MC_FEATURE_QUEUE | MC_FEATURE_BLOCKS | MC_FEATURE_LEND | MC_FEATURE_RANGES |
-         MC_FEATURE_ADDRESSES | MC_FEATURE_NOTICES;
+         MC_FEATURE_ADDRESSES | MC_FEATURE_NOTICES | MC_FEATURE_PREPARED;
 }
 extern "C" const char* mc_last_error(void) { return mc::capi::last_error.c_str(); }

@@ -137,8 +137,8 @@ Result<> Queue::submit(Call call) {
   return {};
 }
 
-Result<> Queue::submit(uint64_t tag, xfer::Engine& engine, xfer::BatchId batch,
-                       std::span<const xfer::Request> requests) {
+Result<> Queue::submit(uint64_t tag, xfer::Engine& engine, xfer::BatchId batch, size_t count,
+                       const Begin& begin) {
   State::Flight flight{0, tag, &engine, batch};
   {
     const Lock lock(state_->mutex);
@@ -146,8 +146,7 @@ Result<> Queue::submit(uint64_t tag, xfer::Engine& engine, xfer::BatchId batch,
     flight.number = state_->next_flight++;
     state_->flying.push_back(flight);
   }
-  auto submitted = engine.submit(
-      batch, requests, [state = state_, flight, n = requests.size()] { state->landed(flight, n); });
+  auto submitted = begin([state = state_, flight, count] { state->landed(flight, count); });
   if (submitted) return {};
   const Lock lock(state_->mutex);
   --state_->open;

@@ -33,9 +33,10 @@ class Queue {
 
   // Errors: kBusy.
   Result<> submit(Call call);
-  // Done when all requests of the batch so far have finished.
-  Result<> submit(uint64_t tag, xfer::Engine& engine, xfer::BatchId batch,
-                  std::span<const xfer::Request> requests);
+  // Done when all requests of the batch so far have finished. `begin` submits `count` of them.
+  using Begin = std::function<Result<>(std::function<void()> all_done)>;
+  Result<> submit(uint64_t tag, xfer::Engine& engine, xfer::BatchId batch, size_t count,
+                  const Begin& begin);
   int fd() const;
   size_t take(std::span<mc_done> out);
   Result<> wait(Duration budget);

@@ -152,7 +152,10 @@ mc_code mc_batch_submit_queue(mc_engine* engine, mc_batch batch, const mc_reques
   return guarded(engine, [&]() -> Result<> {
     MC_TRY(const auto all, requests_of(requests, count, engine->clock));
     if (queue == nullptr) return fail(Code::kInvalid, "the queue is NULL");
-    return queue->calls->submit(tag, *engine->engine, batch, all);
+    return queue->calls->submit(tag, *engine->engine, batch, all.size(),
+                                [&](std::function<void()> all_done) {
+                                  return engine->engine->submit(batch, all, std::move(all_done));
+                                });
   });
 }
 

@@ -206,6 +206,7 @@ class Engine {
 
  private:
   friend void serve(Engine& engine, rpc::Server& server);
+  friend class PreparedTransfers;
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;

@@ -1,4 +1,5 @@
 """mc.Engine: two of them in one process, and batches."""
+import array
 import select
 import time
 
@@ -48,6 +49,88 @@ def test_a_batch(pair):
         with a.batch() as batch:
             batch.read(mine[:10], peer, theirs.offset, timeout=20)
             batch.cancel()
+
+
+def test_many_requests_in_one_step(pair):
+    a, b = pair
+    with a.allocate(8192) as mine, b.allocate(8192) as theirs:
+        peer = a.open(b.address, timeout=20)
+        theirs.view[:] = bytes(i // 32 for i in range(8192))
+        here, there = [0, 1024, 4096], array.array('q', [512, 2048, 0])
+        with a.batch() as batch:
+            assert batch.read_many(mine, peer, here, [theirs.offset + n for n in there], 100) == \
+                range(3)
+            assert batch.read(mine[8000:8010], peer, theirs.offset) == 3
+            assert batch.read_many(mine[5000:], peer, (10, 40), (theirs.offset,) * 2, (20, 30),
+                                   priority=mc.Priority.LOW, timeout=20) == range(4, 6)
+            batch.wait(timeout=20)
+            assert [batch.status(i).bytes for i in range(6)] == [100, 100, 100, 10, 20, 30]
+        for h, t in zip(here, there):
+            assert mine.view[h:h + 100] == theirs.view[t:t + 100]
+        assert mine.view[5010:5030] == theirs.view[:20] and mine.view[5040:5070] == theirs.view[:30]
+        mine.view[:] = bytes(range(256)) * 32
+        with a.batch() as batch:
+            batch.write_many(mine, peer, range(0, 8192, 4096), [theirs.offset, theirs.offset + 9], 5)
+            batch.wait(timeout=20)
+        assert theirs.view[:14] == bytes([0, 1, 2, 3, 4, 0, 0, 0, 0, 0, 1, 2, 3, 4])
+        with a.batch() as batch:
+            for wrong in (([8190], [0], 3), ([-1], [0], 3), ([0], [-1], 3), ([0, 1], [0], 3),
+                          ([0], [0], [1, 2]), ([0], [1 << 64], 1)):
+                with pytest.raises(ValueError):
+                    batch.read_many(mine, peer, *wrong)
+            with pytest.raises(TypeError):
+                batch.read_many(mine, peer, 0, 0, 1)
+            with pytest.raises(BufferError):
+                batch.read_many(b'not writable', peer, [0], [0], 1)
+            assert len(batch) == 0
+            batch.wait()
+        with pytest.raises(mc.Invalid, match='is closed'):
+            batch.read_many(mine, peer, [0], [0], 1)
+        closed = mine[:10]
+    with pytest.raises(BufferError, match='is closed'):
+        peer.read(closed)
+
+
+def test_prepared_requests_are_run_again(pair):
+    a, b = pair
+    with a.allocate(8192) as mine, b.allocate(8192) as theirs:
+        peer = a.open(b.address, timeout=20)
+        with a.prepare() as both:
+            both.read(mine[:100], peer, theirs.offset)
+            both.read_many(mine, peer, [200, 4096], [theirs.offset + 512, theirs.offset], 100)
+            assert len(both) == 3
+            for value in (b'1', b'2'):
+                theirs.view[:] = value * 8192
+                both.run(timeout=20)
+                assert bytes(mine.view[:301:100]) == (value + b'\0') * 2
+            with pytest.raises(ValueError, match='already'):
+                both.read(mine[:1], peer, theirs.offset)
+            theirs.view[:] = b'3' * 8192
+            with both.start(timeout=20) as batch:
+                batch.wait(timeout=20)
+                assert len(batch) == 3 and batch.status(2).bytes == 100
+            assert mine.view[4096:4196] == b'3' * 100
+        with pytest.raises(mc.Invalid, match='closed'):
+            both.run()
+        with a.prepare() as late:
+            late.write(mine[:1], peer, theirs.offset, timeout=3)
+            with pytest.raises(mc.Invalid, match='timeout_ms'):
+                late.run()
+        with a.prepare() as empty:
+            empty.run()
+
+
+def test_prepared_requests_end_with_their_engine():
+    with mc.Engine('py-owner') as owner, owner.allocate(4096) as memory:
+        engine = mc.Engine('py-ends')
+        mine = engine.allocate(4096)
+        prepared = engine.prepare()
+        prepared.read(mine, engine.open(owner.address, timeout=20), memory.offset)
+        prepared.run(timeout=20)
+        engine.close()
+        assert prepared._handle._freed
+        with pytest.raises(mc.Invalid, match='closed'):
+            prepared.run()
 
 
 def test_notices(pair):

@@ -73,7 +73,8 @@ enum {
   MC_FEATURE_BLOCKS = 32, /* blocks of KV cache */
   MC_FEATURE_CUDA = 64,
   MC_FEATURE_RDMA = 128,
-  MC_FEATURE_PARTS = 256 /* values put in parts */
+  MC_FEATURE_PARTS = 256, /* values put in parts */
+  MC_FEATURE_PREPARED = 512
 };
 /* What this library has, and this machine can do now. */
 MC_API uint64_t mc_features(void);
@@ -234,6 +235,25 @@ MC_API void mc_queue_close(mc_queue* queue);
  * finished, and tells of all of them. Its code is that of the first request that failed. */
 MC_API mc_code mc_batch_submit_queue(mc_engine* engine, mc_batch batch, const mc_request* requests,
                                      size_t count, mc_queue* queue, uint64_t tag);
+
+/* ---- prepared transfers: requests that are checked and merged once, and carried out many times.
+ * They pay off where the same places are read or written again: the rows of a layer, the pages of a
+ * buffer. A run reaches nothing that a new submit would not reach: when a peer was restarted or its
+ * memory changed, the next run looks at all of them again. Several threads may use one at once. */
+typedef struct mc_prepared mc_prepared;
+
+/* The array is copied; timeout_ms of its requests is 0 (MC_INVALID). Errors as mc_batch_submit.
+ * Free it before the engine, and after the calls on it; what was submitted goes on. */
+MC_API mc_code mc_prepared_new(mc_engine* engine, const mc_request* requests, size_t count,
+                               mc_prepared** out);
+/* All of them, to their end: when it returns, no byte of local memory is read or written any more.
+ * The code is that of the first request that failed; MC_TIMEOUT when the time was over. */
+MC_API mc_code mc_prepared_run(mc_prepared* prepared, unsigned timeout_ms);
+/* As mc_batch_submit (queue NULL) or mc_batch_submit_queue; `timeout_ms` of each request, 0: none.
+ * Their indices in the batch are those of the array. */
+MC_API mc_code mc_prepared_submit(mc_prepared* prepared, mc_batch batch, unsigned timeout_ms,
+                                  mc_queue* queue, uint64_t tag);
+MC_API void mc_prepared_free(mc_prepared* prepared); /* NULL is allowed */
 
 #ifdef __cplusplus
 }

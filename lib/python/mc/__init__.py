@@ -8,8 +8,9 @@ from __future__ import annotations
 from ._abi import lib as _lib
 from ._calls import Piece
 from ._pack import Results
+from .batch import Batch, Prepared, Priority, State, Status
 from .blocks import KvLayout, Region
-from .engine import Batch, Engine, Memory, Notice, Peer, Priority, Slice, State, Status
+from .engine import Engine, Memory, Notice, Peer, Slice
 from .errors import (Busy, Code, Corrupt, Denied, Exists, Internal, Invalid, McError, NoSpace,
                      NotFound, Put, Result, Stale, Timeout, Unavailable, Unsupported)
 from .options import PutOptions
@@ -21,7 +22,7 @@ __version__: str = _lib.mc_version().decode()
 __all__ = [
     'Batch', 'Busy', 'Code', 'Corrupt', 'Denied', 'Engine', 'Exists', 'Flight', 'Health',
     'Internal', 'Invalid', 'KvLayout', 'Listed', 'McError', 'Memory', 'NoSpace', 'NotFound',
-    'Notice', 'Offered', 'Peer', 'Piece', 'Place', 'Priority', 'Put', 'PutOptions', 'Queue',
-    'Region', 'Result', 'Results', 'Slice', 'Stale', 'State', 'Status', 'Store', 'Timeout',
+    'Notice', 'Offered', 'Peer', 'Piece', 'Place', 'Prepared', 'Priority', 'Put', 'PutOptions',
+    'Queue', 'Region', 'Result', 'Results', 'Slice', 'Stale', 'State', 'Status', 'Store', 'Timeout',
     'Unavailable', 'Unsupported', '__version__', 'features',
 ]

@@ -34,9 +34,9 @@ class Handle:
         self.pointer = pointer
         self._free = free
         self._parent = parent
-        self._children: 'weakref.WeakSet[Handle]' = weakref.WeakSet()
+        self._children: Optional['weakref.WeakSet[Handle]'] = None  # until there is one
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._idle: Optional[threading.Condition] = None  # until `close` waits
         self._users = 0
         self._closed = False
         self._freed = False
@@ -47,8 +47,10 @@ class Handle:
             parent._adopt(self)
 
     def _adopt(self, child: 'Handle') -> None:
-        with self._idle:
+        with self._lock:
             if not self._closed:
+                if self._children is None:
+                    self._children = weakref.WeakSet()
                 self._children.add(child)
                 return
         child.close()
@@ -58,6 +60,12 @@ class Handle:
     def closed(self) -> bool:
         """Whether it is closed, or belongs to the process that this one was forked from."""
         return self._closed or self._forks != _forks
+
+    def check(self) -> None:
+        """Raises when it is closed."""
+        if self._forks != _forks or self._closed:
+            with self:
+                pass
 
     def __enter__(self) -> int:
         if self._forks != _forks:
@@ -71,7 +79,7 @@ class Handle:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._users -= 1
-            if self._closed and not self._users:
+            if self._idle is not None and not self._users:
                 self._idle.notify_all()
 
     def close(self, seconds: Optional[float] = None) -> bool:
@@ -79,19 +87,22 @@ class Handle:
         if self._forks != _forks:
             return True
         deadline = None if seconds is None else time.monotonic() + seconds
-        with self._idle:
+        with self._lock:
             self._closed = True
-            left = None if deadline is None else max(deadline - time.monotonic(), 0)
-            if not self._idle.wait_for(lambda: not self._users, left):
-                return False
-            children = sorted(self._children, key=lambda child: not child.first)
+            if self._users:
+                if self._idle is None:
+                    self._idle = threading.Condition(self._lock)
+                left = None if deadline is None else max(deadline - time.monotonic(), 0)
+                if not self._idle.wait_for(lambda: not self._users, left):
+                    return False
+            children = sorted(self._children or (), key=lambda child: not child.first)
         for child in children:
             left = None if deadline is None else max(deadline - time.monotonic(), 0)
             if not child.close(left):
                 return False
         if deadline is not None and not self.settle(max(deadline - time.monotonic(), 0)):
             return False
-        with self._idle:
+        with self._lock:
             freed, self._freed = self._freed, True
         if not freed:
             self._free(self.pointer)

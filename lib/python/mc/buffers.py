@@ -22,6 +22,16 @@ class Span(NamedTuple):
     keep: Any
 
 
+class OwnMemory:
+    """Memory of the library, which knows where it lies."""
+
+    __slots__ = ()
+
+    def span(self) -> Span:
+        """Where."""
+        raise NotImplementedError
+
+
 class _View(Structure):
     _fields_ = [('buf', c_void_p), ('obj', c_void_p), ('len', c_ssize_t), ('itemsize', c_ssize_t),
                 ('readonly', c_int), ('ndim', c_int), ('format', c_char_p), ('shape', c_void_p),
@@ -72,6 +82,8 @@ def span(thing: Any, writable: bool = False) -> Span:
     """The memory of `thing`; `writable` refuses what must not be written to."""
     if type(thing) is Span:
         return thing
+    if isinstance(thing, OwnMemory):
+        return thing.span()
     if type(thing) is bytes and not writable:  # the common put
         return Span(_api.PyBytes_AsString(thing), len(thing), thing)
     try:

@@ -7,52 +7,27 @@
             b.write(m[:4096], peer, offset=0)
             b.notify('done', b'request 7')           # for the peer's notices(), behind the bytes
             b.wait(timeout=1.0)
+        with e.prepare() as layer:
+            layer.read_many(m, peer, here=[0, 4096], there=[8192, 0], sizes=4096)
+            layer.run()                              # as often as wanted
 
 Any object may be used from any thread. Offsets count from the first byte of the peer's segment.
 """
 from __future__ import annotations
 
-import enum
-import threading
 from ctypes import byref, c_char, c_uint32, c_uint64, c_void_p, string_at
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, Optional
 
-from ._abi import CONSTANTS, lib, mc_each_notice, mc_request, mc_status
+from ._abi import CONSTANTS, lib, mc_each_notice
 from ._handle import Handle, close_with
 from ._options import given, milliseconds
-from .buffers import Span, span
-from .errors import CODES, Code
+from ._requests import READ, WRITE, words_of
+from .batch import SECONDS, Batch, Prepared, Priority, State, Status
+from .buffers import OwnMemory, Span, span
 
-SECONDS = 30.0  # of a transfer without a timeout of its own
+__all__ = ['Batch', 'Engine', 'Memory', 'Notice', 'Peer', 'Prepared', 'Priority', 'Slice', 'State',
+           'Status', 'allocate']
 _WRITABLE = CONSTANTS['MC_WRITABLE']
-_READ, _WRITE = CONSTANTS['MC_READ'], CONSTANTS['MC_WRITE']
-
-
-class Priority(enum.IntEnum):
-    """Which requests go first where a link is contended."""
-
-    MEDIUM = 0
-    HIGH = 1
-    LOW = 2
-
-
-class State(enum.IntEnum):
-    """How far one request of a batch is."""
-
-    WAITING = 0
-    PENDING = 1
-    COMPLETED = 2
-    FAILED = 3
-    TIMED_OUT = 4
-    CANCELLED = 5
-
-
-class Status(NamedTuple):
-    """Of one request of a batch."""
-
-    state: State
-    code: Code
-    bytes: int
 
 
 class Notice(NamedTuple):
@@ -63,11 +38,19 @@ class Notice(NamedTuple):
     data: bytes
 
 
-class Slice:
+class Slice(OwnMemory):
     """A part of a `Memory`: bytes `offset` to `offset + nbytes` of it."""
+
+    __slots__ = ('memory', 'offset', 'nbytes', '__weakref__')
 
     def __init__(self, memory: 'Memory', offset: int, nbytes: int) -> None:
         self.memory, self.offset, self.nbytes = memory, offset, nbytes
+
+    def span(self) -> Span:
+        """Where it lies."""
+        if self.memory._handle.closed:
+            raise BufferError('this memory is closed')
+        return Span(self.memory.address + self.offset, self.nbytes, self)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -85,7 +68,7 @@ class Slice:
         return self.nbytes
 
 
-class Memory:
+class Memory(OwnMemory):
     """Memory that peers reach: allocated by the engine, or a caller's object that is registered."""
 
     def __init__(self, parent: Handle, pointer: int, keep: Any = None) -> None:
@@ -94,6 +77,12 @@ class Memory:
         self.offset: int = lib.mc_memory_offset(pointer)
         self._handle = Handle('this memory', pointer, lib.mc_memory_free, parent, keep)
         close_with(self, self._handle)
+
+    def span(self) -> Span:
+        """Where it lies."""
+        if self._handle.closed:
+            raise BufferError('this memory is closed')
+        return Span(self.address, self.nbytes, self)
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
@@ -151,16 +140,17 @@ class Peer:
 
     def read(self, local: Any, offset: int = 0, timeout: Optional[float] = None) -> None:
         """Fills `local` from the peer's bytes at `offset`, and waits for it."""
-        self._transfer(_READ, span(local, writable=True), offset, timeout)
+        self._transfer(READ, span(local, writable=True), offset, timeout)
 
     def write(self, local: Any, offset: int = 0, timeout: Optional[float] = None) -> None:
         """Writes `local` to the peer at `offset`, and waits until it is there."""
-        self._transfer(_WRITE, span(local), offset, timeout)
+        self._transfer(WRITE, span(local), offset, timeout)
 
     def _transfer(self, op: int, local: Span, offset: int, timeout: Optional[float]) -> None:
-        request = _request(op, local, self.segment, offset)
+        words = words_of(op, local, self.segment, offset)
         with self.engine._handle as engine:
-            lib.mc_transfer(engine, request, milliseconds(SECONDS if timeout is None else timeout))
+            lib.mc_transfer(engine, words.buffer_info()[0],
+                            milliseconds(SECONDS if timeout is None else timeout))
 
     def offset_of(self, address: int, size: int) -> int:
         """Where a range lies in the segment that the peer has at this address. `Unsupported` when
@@ -181,110 +171,6 @@ class Peer:
         if not self.engine._handle.closed:
             with self.engine._handle as engine:
                 lib.mc_segment_close(engine, self.segment)
-
-
-def _request(op: int, local: Span, segment: int, offset: int, priority: int = 0,
-             timeout: Optional[float] = None) -> mc_request:
-    if offset < 0:
-        raise ValueError(f'offset {offset} is negative')
-    return mc_request(op=op, priority=priority, segment=segment, local=local.address, offset=offset,
-                      bytes=local.bytes, timeout_ms=0 if timeout is None else milliseconds(timeout))
-
-
-class Batch:
-    """Requests that fly together, from the next `submit`, `notify` or `wait` on. What they touch is
-    referenced until the batch is closed."""
-
-    def __init__(self, engine: 'Engine') -> None:
-        self.engine = engine
-        with engine._handle as pointer:
-            batch = lib.mc_batch_allocate(pointer)
-        self._lock = threading.Lock()
-        self._count = 0
-        self._ready: list[mc_request] = []  # not submitted yet
-        free = self._free_of(engine._handle)
-        self._handle = Handle('this batch', batch, free, engine._handle, keep=[],
-                              first=True)
-        close_with(self, self._handle)
-
-    @staticmethod
-    def _free_of(engine: Handle) -> Any:
-        return lambda batch: lib.mc_batch_free(engine.pointer, batch)
-
-    def read(self, local: Any, peer: Peer, offset: int = 0, *, timeout: Optional[float] = None,
-             priority: Priority = Priority.MEDIUM) -> int:
-        """Fills `local` from the peer's bytes at `offset`. Returns the request's index."""
-        return self._add(_request(_READ, self._held(local, True), peer.segment, offset, priority,
-                                     timeout))
-
-    def write(self, local: Any, peer: Peer, offset: int = 0, *, timeout: Optional[float] = None,
-              priority: Priority = Priority.MEDIUM) -> int:
-        """Writes `local` to the peer at `offset`. Returns the request's index."""
-        return self._add(_request(_WRITE, self._held(local, False), peer.segment, offset, priority,
-                                  timeout))
-
-    def _held(self, local: Any, writable: bool) -> Span:
-        found = span(local, writable)
-        self._handle.keep.append(found)
-        return found
-
-    def _add(self, request: mc_request) -> int:
-        with self._handle, self._lock:
-            self._ready.append(request)
-            self._count += 1
-            return self._count - 1
-
-    def submit(self) -> None:
-        """Begins the requests that have not begun: all of them, or none."""
-        with self._handle as batch, self.engine._handle as engine, self._lock:
-            if self._ready:
-                requests = (mc_request * len(self._ready))(*self._ready)
-                lib.mc_batch_submit(engine, batch, requests, len(requests))
-                self._ready.clear()
-
-    def notify(self, name: str, data: bytes = b'') -> None:
-        """Begins the requests that have not begun. Their peers get a notice when all bytes are
-        there; each delivery is one more request of the batch."""
-        with self._handle as batch, self.engine._handle as engine, self._lock:
-            if not self._ready:
-                raise ValueError('no requests that this notice would come behind')
-            requests = (mc_request * len(self._ready))(*self._ready)
-            lib.mc_batch_submit_notify(engine, batch, requests, len(requests), name.encode(), data,
-                                       len(data))
-            self._count += len({request.segment for request in self._ready})
-            self._ready.clear()
-
-    def __len__(self) -> int:
-        return self._count
-
-    def status(self, index: int) -> Status:
-        """Of the request with this index."""
-        out = mc_status()
-        self.submit()
-        with self._handle as batch, self.engine._handle as engine:
-            lib.mc_batch_status(engine, batch, index, byref(out))
-        return Status(State(out.state), CODES[out.code], out.bytes_done)
-
-    def wait(self, timeout: float = SECONDS) -> None:
-        """Until all are done. Raises the first failure, or `Timeout` while some still move."""
-        self.submit()
-        with self._handle as batch, self.engine._handle as engine:
-            lib.mc_batch_wait(engine, batch, milliseconds(timeout))
-
-    def cancel(self) -> None:
-        """When it returns, no byte of local memory is read or written any more."""
-        with self._handle as batch, self.engine._handle as engine:
-            lib.mc_batch_cancel(engine, batch)
-
-    def close(self) -> None:
-        """Cancels what has not finished, and forgets all of it."""
-        self._handle.close()
-
-    def __enter__(self) -> 'Batch':
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _text(value: bytes) -> str:
@@ -360,6 +246,10 @@ class Engine:
     def batch(self) -> Batch:
         """Requests that are begun now and waited for later."""
         return Batch(self)
+
+    def prepare(self) -> Prepared:
+        """Requests that are carried out again and again."""
+        return Prepared(self)
 
     def close(self) -> None:
         """Its memory is withdrawn, and requests in flight are cancelled."""

@@ -39,20 +39,24 @@ Result<> Engine::submit(BatchId id, std::span<const Request> requests,
                         std::function<void()> all_done) {
   const auto batch = impl_->find(id);
   if (batch == nullptr) return fail(no_batch(id));
-  return impl_->submit(batch, requests, nullptr, std::move(all_done));
+  MC_TRY(const auto admitted, impl_->admit(requests));
+  return impl_->submit(batch, requests, admitted, {.all_done = std::move(all_done)});
 }
 
 Result<> Engine::submit(BatchId id, std::span<const Request> requests, const Notification& after,
                         std::function<void()> all_done) {
   const auto batch = impl_->find(id);
   if (batch == nullptr) return fail(no_batch(id));
-  return impl_->submit(batch, requests, &after, std::move(all_done));
+  MC_TRY(const auto admitted, impl_->admit(requests));
+  return impl_->submit(batch, requests, admitted,
+                       {.after = &after, .all_done = std::move(all_done)});
 }
 
 Result<> Engine::submit_awaited(BatchId id, std::span<const Request> requests, Duration budget) {
   const auto batch = impl_->find(id);
   if (batch == nullptr) return fail(no_batch(id));
-  return impl_->submit(batch, requests, nullptr, {}, budget);
+  MC_TRY(const auto admitted, impl_->admit(requests));
+  return impl_->submit(batch, requests, admitted, {.awaited_for = budget});
 }
 
 Status Engine::status(BatchId id, size_t index) const {

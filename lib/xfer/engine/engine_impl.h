@@ -95,12 +95,18 @@ struct Engine::Impl final : Sink {
     std::vector<uint32_t> order;  // as in MergeResult
   };
   Result<Admitted> admit(std::span<const Request> requests);
-  // `awaited_for`: how long the submitting thread may move slices itself; 0: it does not.
+  struct Submission {
+    const Notification* after = nullptr;
+    std::function<void()> all_done{};
+    Duration awaited_for{};       // how long the submitting thread may move slices; 0: it does not
+    Time deadline = Time::max();  // of all requests, beside their own
+  };
+  // `admitted`: what admit() made of the requests.
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
-                  const Notification* after, std::function<void()> all_done,
-                  Duration awaited_for = {});
+                  const Admitted& admitted, Submission how);
   bool try_cached_copy(const Request& request, Duration budget);
-  bool try_inline_copy(const Request& request, const PeerPtr& peer, Time now);
+  bool try_inline_copy(const Request& request, const PeerPtr& peer, Time now,
+                       uint64_t together = 0);
   std::optional<Result<>> try_inline(const Request& request, const PeerPtr& peer, Duration budget);
   SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,
                     const Piece& piece) const;

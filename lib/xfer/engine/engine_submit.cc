@@ -105,9 +105,9 @@ Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requ
 }
 
 Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
-                              std::span<const Request> requests, const Notification* after,
-                              std::function<void()> all_done, Duration awaited_for) {
-  MC_TRY(const Admitted admitted, admit(requests));
+                              std::span<const Request> requests, const Admitted& admitted,
+                              Submission how) {
+  const Notification* const after = how.after;
   const std::vector<Work>& work = admitted.work;
   std::unique_ptr<CompletionNotification> notice;
   std::vector<SegmentHandle> notified;
@@ -116,6 +116,7 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
     notice = std::make_unique<CompletionNotification>();
     notice->notification = *after;
     notice->data_left = work.size();
+    notice->deadline = how.deadline;
     for (const Request& r : requests) notice->deadline = std::min(notice->deadline, r.deadline);
   }
   auto tasks = std::make_unique<Task[]>(work.size() + notified.size());
@@ -147,18 +148,21 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
     batch->tasks.push_back(std::move(tasks));
     if (notice != nullptr) batch->notices.push_back(std::move(notice));
     batch->unfinished += work.size() + notified.size();
-    if (all_done && batch->unfinished > 0) {
-      batch->all_done.push_back(std::move(all_done));
-      all_done = {};
+    if (how.all_done && batch->unfinished > 0) {
+      batch->all_done.push_back(std::move(how.all_done));
+      how.all_done = {};
     }
   }
   const bool nested = std::exchange(submitting, true);
-  if (all_done) run_or_defer({std::move(all_done)});
-  const bool moves = awaited_for > Duration::zero() && batch_bytes <= kAwaitedBytes;
-  AwaitedSlices awaited(moves ? clock.now() + std::min(awaited_for, AwaitedSlices::kTime) : Time{});
+  if (how.all_done) run_or_defer({std::move(how.all_done)});
+  const bool moves = how.awaited_for > Duration::zero() && batch_bytes <= kAwaitedBytes;
+  AwaitedSlices awaited(moves ? clock.now() + std::min(how.awaited_for, AwaitedSlices::kTime)
+                              : Time{});
   for (size_t i = 0; i < work.size(); ++i) {
     const bool more = i + 1 < work.size() && work[i + 1].peer == work[i].peer;
-    launch(TaskPtr(batch, &first[i]), work[i].merged.request, work[i].peer, batch_bytes, more,
+    Request r = work[i].merged.request;
+    r.deadline = std::min(r.deadline, how.deadline);
+    launch(TaskPtr(batch, &first[i]), r, work[i].peer, batch_bytes, more,
            moves ? &awaited : nullptr);
   }
   awaited.submit();
@@ -396,8 +400,9 @@ bool Engine::Impl::try_cached_copy(const Request& request, Duration budget) {
 
 // Copies memory of this host on the caller's thread, without batch or slices. False: submit it,
 // which also handles errors.
-bool Engine::Impl::try_inline_copy(const Request& request, const PeerPtr& peer, Time now) {
-  if (host_copies == nullptr || !host_copies->copy_now(request, peer, now)) return false;
+bool Engine::Impl::try_inline_copy(const Request& request, const PeerPtr& peer, Time now,
+                                   uint64_t together) {
+  if (host_copies == nullptr || !host_copies->copy_now(request, peer, now, together)) return false;
   const Counters& count = peer->same_process ? self_counts : counts[0];
   count.slices->add();
   count.bytes->add(request.bytes * request.rows);

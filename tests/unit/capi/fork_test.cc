@@ -33,6 +33,8 @@ TEST_CASE(
   mc_memory* memory = nullptr;
   REQUIRE(mc_memory_allocate(engine, 4096, 0, &memory) == MC_OK);
   const mc_batch batch = mc_batch_allocate(engine);
+  mc_prepared* prepared = nullptr;
+  REQUIRE(mc_prepared_new(engine, nullptr, 0, &prepared) == MC_OK);
   REQUIRE(mc_store_put(store, "k", 1, "value", 5) == MC_OK);
 
   CHECK(in_child([&] {
@@ -81,10 +83,12 @@ TEST_CASE(
           if (!refused(mc_queue_cancel(queue.get(), 1))) return check;
           if (!refused(mc_segment_bytes(engine, 0, &bytes))) return check;
           if (!refused(mc_batch_wait(engine, batch, 0))) return check;
+          if (!refused(mc_prepared_run(prepared, 9))) return check;
           ++check;
           if (mc_queue_take(queue.get(), &done, 1) != 0 || mc_batch_allocate(engine) != 0)
             return check;
           mc_batch_free(engine, batch);
+          mc_prepared_free(prepared);
           mc_memory_free(memory);
           mc_kv_layout_free(layout);
           mc_queue_close(queue.release());
@@ -96,6 +100,7 @@ TEST_CASE(
   char back[8];
   CHECK(mc_store_get(store, "k", 1, back, sizeof back, nullptr) == MC_OK);
   mc_batch_free(engine, batch);
+  mc_prepared_free(prepared);
   mc_memory_free(memory);
   mc_kv_layout_free(layout);
 }

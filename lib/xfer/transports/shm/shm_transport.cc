@@ -270,7 +270,7 @@ Result<> LocalTransport::after_copy(const There& there, const Peer& peer, const 
   return {};
 }
 
-bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
+bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now, uint64_t together) {
   const bool reachable = peer->same_process || (config_.peers && peer->same_host);
   if (!reachable || peer->state.load(std::memory_order_acquire) != PeerState::kOpen) return false;
   const auto buffer = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
@@ -282,7 +282,7 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   if (claim.refused() || !before_copy(held->there, *peer, range, now)) return false;
   const Rows rows = rows_of(r.op, r.local, held->there.data, r);
   if (rows.total() <= kInlineBytes)
-    rule_.copy(rows);
+    rule_.copy(rows, together);
   else if (!copy_with_help(rows, r.deadline, *peer))
     return false;
   CopyCacheSlot* slot = rows.total() <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
@@ -295,15 +295,16 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   return after_copy(held->there, *peer, range, rows.total()).has_value();
 }
 
-bool LocalTransport::copy_again(const Request& r, Time now) {
+bool LocalTransport::copy_again(const Request& r, Time now, uint64_t together) {
   CopyCacheSlot* slot = r.bytes * r.rows <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
   if (slot == nullptr || !slot->mutex.try_lock()) return false;
-  const bool copied = copy_from_cache(*slot, r, now);
+  const bool copied = copy_from_cache(*slot, r, now, together);
   slot->mutex.unlock();
   return copied;
 }
 
-bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time now) {
+bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time now,
+                                     uint64_t together) {
   const uint64_t span = span_of(r.bytes, r.rows, r.remote_stride);
   for (const CopyCacheSlot::Known& k : slot.known) {
     if (!k.holds(r, span)) continue;
@@ -316,7 +317,7 @@ bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time
     const WriteClaim claim(there->slots, r.offset, span);
     if (claim.refused() || !before_copy(*there, *k.peer, range, now)) return false;
     const Rows rows = rows_of(r.op, r.local, there->data, r);
-    rule_.copy(rows);
+    rule_.copy(rows, together);
     if (!after_copy(*there, *k.peer, range, rows.total())) return false;
     slot.slices->add();
     slot.bytes->add(rows.total());

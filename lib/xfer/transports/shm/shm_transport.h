@@ -55,15 +55,15 @@ class LocalTransport final : public Transport {
   void stop() override;
 
   // Copies a small checked request to or from memory that this thread used before. False: it did
-  // not; try copy_now().
-  bool copy_again(const Request& request, Time now);
+  // not; try copy_now(). `together`: bytes of the copies that it is one of.
+  bool copy_again(const Request& request, Time now, uint64_t together = 0);
   // Before the first of them: what such copies count.
   void count_cached_copies(Counter& slices, Counter& bytes, Counter& requests) {
     copy_cache_.count(slices, bytes, requests);
   }
   // Copies a whole checked request on this thread if that needs no answer of another process.
   // False: not copied; submit it in slices, whose outcome then counts.
-  bool copy_now(const Request& request, const PeerPtr& peer, Time now);
+  bool copy_now(const Request& request, const PeerPtr& peer, Time now, uint64_t together = 0);
 
  private:
   // Where a piece of a peer's memory is in this process.
@@ -109,7 +109,7 @@ class LocalTransport final : public Transport {
   }
   static Result<There> place(const Peer& peer, const BufferInfo& buffer, const LocalRange& range,
                              const BufferMapping& at);
-  bool copy_from_cache(CopyCacheSlot& slot, const Request& request, Time now)
+  bool copy_from_cache(CopyCacheSlot& slot, const Request& request, Time now, uint64_t together)
       MC_REQUIRES(slot.mutex);
   // May the bytes be touched, and are they still the owner's when they were?
   Result<> before_copy(const There& there, const Peer& peer, const LocalRange& range,
