@@ -29,6 +29,17 @@ int with_path(int socket, const std::string& path, int (*call)(int, const sockad
   return call(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
 }
 
+Result<pid_t> pid_of_same_user(int socket) {
+  ucred peer{};
+  socklen_t n = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
+    return fail_errno("read the user of a unix socket's peer");
+  if (peer.uid != ::geteuid())
+    return fail(Code::kDenied, "pid %d on this host runs as user %u: want user %u", peer.pid,
+                peer.uid, ::geteuid());
+  return peer.pid;
+}
+
 }  // namespace
 
 int bind_local(int socket, std::string_view name) { return with_address(socket, name, ::bind); }
@@ -60,13 +71,15 @@ Result<Fd> listen_at_path(const std::string& path, int backlog) {
 }
 
 Result<> check_same_user(int socket) {
-  ucred peer{};
-  socklen_t n = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
-    return fail_errno("read the user of a unix socket's peer");
-  if (peer.uid != ::geteuid())
-    return fail(Code::kDenied, "pid %d on this host runs as user %u: want user %u", peer.pid,
-                peer.uid, ::geteuid());
+  MC_TRY_(pid_of_same_user(socket));
+  return {};
+}
+
+Result<> check_process(int socket, pid_t pid) {
+  MC_TRY(const pid_t listens, pid_of_same_user(socket));
+  if (listens != pid)
+    return fail(Code::kDenied, "pid %d listens there, not pid %d, which the peer says it is",
+                listens, pid);
   return {};
 }
 

@@ -3,6 +3,8 @@
 //
 // Thread: any.
 #pragma once
+#include <sys/types.h>
+
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +27,8 @@ Result<Fd> listen_at_path(const std::string& path, int backlog);
 
 // Errors: kDenied for a peer of another user.
 Result<> check_same_user(int socket);
+// And for another process than that one. Of a socket that connected: the one that listened.
+Result<> check_process(int socket, pid_t pid);
 
 // Sends one message, with the descriptor `fd` unless it is negative. False: errno says why.
 bool send_with_fd(int socket, std::span<const char> bytes, int fd, int flags);

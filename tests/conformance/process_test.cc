@@ -206,6 +206,30 @@ TEST_SUITE("xfer/processes") {
     }
   }
 
+  // F117: a descriptor may name any process.
+  TEST_CASE("a process that did not offer its memory is not attached to") {
+    auto owner = make_engine("both", {"shm", "tcp"});
+    std::vector<std::byte> application(64 * kKiB), got(64 * kKiB);
+    fill(application, 31);
+    auto memory = owner->register_memory(application);
+    REQUIRE(memory.has_value());
+    Child other({.transports = {"shm"}});  // of the same user, and it listens too
+    const SegmentDescriptor truth = owner->describe();
+    SegmentDescriptor lies[2] = {truth, truth};
+    for (SegmentDescriptor& lie : lies) lie.pid = other.segment.pid;
+    lies[1].shm_socket.clear();
+    const auto way = [&](const SegmentDescriptor& told) {
+      auto engine = make_engine("user", {"shm", "tcp"});
+      auto segment = engine->open_segment(told);
+      REQUIRE(segment.has_value());
+      CHECK(engine->transfer_sync(read_of(*segment, memory->offset(), got), 5s).has_value());
+      CHECK(digest(got) == digest(application));
+      return engine->transport_of(*segment);
+    };
+    CHECK(way(truth) == "shm");
+    for (const SegmentDescriptor& lie : lies) CHECK(way(lie) == "tcp");
+  }
+
   TEST_CASE("shared memory that does not work falls to tcp") {
     Child child({.transports = {"tcp"}});  // offers no shared memory
     auto engine = make_engine("parent", {"shm", "tcp"});
@@ -263,5 +287,26 @@ TEST_SUITE("xfer/processes") {
     auto refused = engine->open_segment(old);
     REQUIRE_FALSE(refused.has_value());
     CHECK(refused.error().code == Code::kStale);
+  }
+
+  // F97: generations begin at the wall clock, which may go back before a process is restarted.
+  TEST_CASE("a process that was restarted with a smaller generation is reached at once") {
+    Pair restarted("tcp", kMiB);
+    auto before = make_engine(restarted.owner->describe().node.c_str(), {"tcp"});
+    const SegmentDescriptor last = before->describe(), now = restarted.owner->describe();
+    REQUIRE(now.node == last.node);
+    REQUIRE(now.generation < last.generation);
+    auto engine = make_engine("third", {"tcp"});
+    REQUIRE(engine->open_segment(last).has_value());
+    auto segment = engine->open_segment(now);
+    REQUIRE(segment.has_value());
+    std::vector<std::byte> local(1024);
+    Request r = restarted.request(Op::kRead, local);
+    r.segment = *segment;
+    CHECK(engine->transfer_sync(r, 1s).has_value());
+    REQUIRE(engine->open_segment(last).has_value());  // its number is larger
+    auto late = engine->open_segment(now);
+    REQUIRE_FALSE(late.has_value());  // a word of the one that was replaced
+    CHECK(late.error().code == Code::kStale);
   }
 }

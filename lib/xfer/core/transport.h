@@ -29,7 +29,8 @@ struct Peer {
   SegmentDescriptor descriptor;
   uint64_t instance = 0;  // identifies the process; a restarted node has another
   bool same_process = false;
-  bool same_host = false;  // and the same user: shared memory and process_vm may work
+  bool same_host = false;  // and the same user: shared memory may work
+  bool has_pid = false;    // its process is the one it names: process_vm may work too
   bool same_net = false;   // its loopback addresses reach it from here
   io::Fd pid;              // of the owner, when same_host
   mutable std::atomic<Time> seen_alive{Time{}};  // when it was last found alive; see host.h

@@ -11,6 +11,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr Duration kRefreshBudget = std::chrono::seconds(1);
+constexpr size_t kInstancesMax = 16;
 
 bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
   return a.generation == b.generation && a.secret.bytes == b.secret.bytes && a.tcp == b.tcp &&
@@ -90,12 +91,22 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
   peer->same_process = here && d.pid == static_cast<uint32_t>(::getpid()) &&
                        d.secret.bytes == secret;  // two engines in a process are two peers
   peer->same_host = here && !peer->same_process;
+  const bool applications = std::ranges::any_of(
+      d.buffers, [](const BufferInfo& b) { return b.shm_id == 0 && b.remote_addr != 0; });
+  peer->has_pid = peer->same_host && applications && listens_at(d.shm_socket, d.pid);
   peer->same_net = d.net_id.empty() || d.net_id == net;
   peer->instance = instance_of(d.secret.bytes);
   if (peer->same_host) peer->pid = pid_fd(static_cast<pid_t>(d.pid));
   peer->descriptor = std::move(d);
   peer->index_addresses();
   return PeerPtr(peer);
+}
+
+// A smaller generation alone does not tell: the clock went back, perhaps, before a restart.
+bool Engine::Impl::Open::newer_than(const Peer& other) const {
+  if (other.descriptor.generation >= peer->descriptor.generation) return false;
+  return other.instance == peer->instance ||
+         std::ranges::find(before, other.instance) != before.end();
 }
 
 Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
@@ -110,10 +121,14 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     if (!control.empty()) o.control = control;
     if (!control.empty()) by_address[control] = handle;
     if (o.peer != nullptr && same_offer(o.peer->descriptor, peer->descriptor)) return handle;
-    if (o.peer != nullptr && o.peer->descriptor.generation > descriptor.generation)
+    if (o.peer != nullptr && o.newer_than(*peer))
       return fail(Code::kStale, "segment of %s: generation %llu is stale, a newer one is open",
                   descriptor.node.c_str(),
                   static_cast<unsigned long long>(descriptor.generation.n));
+    if (o.peer != nullptr && o.peer->instance != peer->instance) {
+      o.before.push_back(o.peer->instance);
+      if (o.before.size() > kInstancesMax) o.before.erase(o.before.begin());
+    }
     retire(std::move(o.peer), PeerState::kReplaced);
     o.peer = std::move(peer);
   } else {

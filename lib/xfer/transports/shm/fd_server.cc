@@ -165,6 +165,7 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
   if (!socket || io::connect_local(socket.get(), name) != 0 ||
       ::send(socket.get(), &shm_id, sizeof shm_id, MSG_NOSIGNAL) < 0)
     return fail(Code::kUnavailable, "shared memory of @%s: %s", name.c_str(), std::strerror(errno));
+  MC_TRY_(io::check_same_user(socket.get()));
   Answer answer;
   if (!readable(socket.get(), kPeerWaitMs))
     return fail(Code::kTimeout, "shared memory of @%s: no answer within %d ms", name.c_str(),
@@ -182,6 +183,12 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
     return fail(answer.code == 0 ? Code::kUnavailable : code_from_wire(answer.code),
                 "shared memory %u of @%s was not handed out", shm_id, name.c_str());
   return received;
+}
+
+bool listens_at(const std::string& name, uint32_t pid) {
+  const io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  return socket && !name.empty() && io::connect_local(socket.get(), name) == 0 &&
+         io::check_process(socket.get(), static_cast<pid_t>(pid)).has_value();
 }
 
 }  // namespace mc::xfer

@@ -58,5 +58,7 @@ struct ReceivedFd {
   bool named = false;  // a file that cannot be sealed: it may be truncated
 };
 Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id);
+// Whether such a server of that process, of this user, is there: descriptors can name any pid.
+bool listens_at(const std::string& name, uint32_t pid);
 
 }  // namespace mc::xfer

@@ -73,7 +73,7 @@ bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
     return !peer.descriptor.shm_socket.empty() && (until == Time{} || clock_.now() >= until);
   }
   const bool elsewhere = config_.yields_writes && !peer.descriptor.tcp.empty();
-  return (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);
+  return peer.has_pid && (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);
 }
 
 // Small, and without a wait: cheaper than waking a copy thread.

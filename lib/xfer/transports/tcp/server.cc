@@ -226,11 +226,6 @@ Result<> Server::retire(const Connection& asker, const Nonce& nonce) {
 
 Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** first,
                                 const std::byte** guard) const {
-  const Generation now = registry_.generation();
-  if (d.generation != now.n)
-    return fail(Code::kStale, "segment generation %llu is over: it is %llu now",
-                static_cast<unsigned long long>(d.generation),
-                static_cast<unsigned long long>(now.n));
   if (d.bytes == 0 || d.rows == 0 || d.rows > kRowsMax)
     return fail(Code::kInvalid, "%llu rows of %llu bytes: want 1 to %llu rows of at least one byte",
                 static_cast<unsigned long long>(d.rows), static_cast<unsigned long long>(d.bytes),
@@ -242,7 +237,14 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
     return fail(Code::kInvalid, "rows of %llu bytes every %llu bytes overlap",
                 static_cast<unsigned long long>(d.bytes),
                 static_cast<unsigned long long>(d.stride));
-  MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
+  auto there = registry_.pin(d.offset, span);
+  // Offsets are not given to other memory: what is there is what the peer knows, however old that
+  // is.
+  if (const Generation now = registry_.generation(); !there && d.generation != now.n)
+    return fail(Code::kStale, "segment generation %llu is over: it is %llu now",
+                static_cast<unsigned long long>(d.generation),
+                static_cast<unsigned long long>(now.n));
+  MC_TRY(BufferPtr buffer, std::move(there));
   if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
   *guard = nullptr;
   if (buffer->backend != nullptr) {
