@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace mc::sched {
@@ -136,8 +137,16 @@ void Congestion::learn(double predicted_ms, double measured_ms, Time now) {
   seen_ = now;
 }
 
-double Congestion::factor(Time now) const {
-  return 1 + excess_ * std::exp2(-to_seconds(now - seen_) / kHalfLife);
+double Congestion::excess(Time now) const {
+  return excess_ <= 0 ? 0 : excess_ * std::exp2(-to_seconds(now - seen_) / kHalfLife);
+}
+
+double Congestion::factor(Time now) const { return 1 + excess(now); }
+
+Time Congestion::until(double factor) const {
+  const double least = std::max(factor - 1, std::numeric_limits<double>::epsilon() / 4);
+  if (excess_ < least) return {};
+  return seen_ + from_seconds(kHalfLife * std::log2(excess_ / least));
 }
 
 }  // namespace mc::sched

@@ -87,9 +87,11 @@ class Cost {
 class Congestion {
  public:
   void learn(double predicted_ms, double measured_ms, Time now);
-  double factor(Time now) const;  // 1 and more: that a node is faster than others proves nothing
+  double factor(Time now) const;    // 1 and more: that a node is faster than others proves nothing
+  Time until(double factor) const;  // it is less than that from then on; of 1: equal
 
  private:
+  double excess(Time now) const;
   double excess_ = 0;  // over 1
   Time seen_{};
 };
@@ -112,9 +114,13 @@ class FetchLinks {
     return seen < kFaded ? 1 : seen;
   }
   bool any(Time now) const {  // some pair is slow
-    for (const auto& [holder, seen] : slow_)
-      if (seen.factor(now) >= kFaded) return true;
-    return false;
+    return std::any_of(slow_.begin(), slow_.end(),
+                       [&](const auto& pair) { return pair.second.factor(now) >= kFaded; });
+  }
+  Time until() const {  // none is from then on
+    Time last{};
+    for (const auto& [holder, seen] : slow_) last = std::max(last, seen.until(kFaded));
+    return last;
   }
 
  private:

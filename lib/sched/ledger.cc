@@ -15,7 +15,7 @@ Duration from_ms(double ms) { return from_seconds(std::clamp(ms, 0.0, kLongestMs
 
 void Ledger::charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority) {
   const Duration length = from_ms(ms);
-  overtakes_ = overtakes_ || priority != 0;
+  prioritized_ += priority != 0 ? 1 : 0;
   if (jobs_.empty()) {
     tell_others(to_ms(others_left(now)), now);
     started_ = now;
@@ -31,6 +31,7 @@ void Ledger::finish(uint64_t job, Time now) {
       std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == job; });
   if (it == jobs_.end()) return;
   tokens_ -= it->tokens;
+  prioritized_ -= it->priority != 0 ? 1 : 0;
   const bool ran = it == jobs_.begin();
   if (!ran) {
     behind_ -= it->length;
@@ -45,7 +46,7 @@ void Ledger::take_next(Time now) {
   tell_others(to_ms(others_left(now)), now);
   started_ = now;
   if (jobs_.empty()) return;
-  if (overtakes_) {
+  if (overtakes()) {
     std::vector<PrefillWork> work;
     for (const Job& j : jobs_) work.push_back(j.work());
     const size_t next = next_prefill(work, order_.srpf, order_.ageing, now);
@@ -109,7 +110,7 @@ void Ledger::tell_others(double ms, Time now) {
 }
 
 double Ledger::wait_ms(Time now, double ms, int64_t priority) const {
-  if (!overtakes_ && priority >= 0) return wait_ms(now);
+  if (!overtakes() && priority >= 0) return wait_ms(now);
   const PrefillWork mine{ms, now, true, priority};
   const Duration running = running_left(mine, now);
   Duration skipped = first_left(now) - running;  // and of the jobs that it overtakes

@@ -19,10 +19,7 @@ namespace mc::sched {
 
 class Ledger {  // of one node
  public:
-  void set_order(const PrefillOrder& order) {
-    order_ = order;
-    overtakes_ = overtakes_ || order.srpf;
-  }
+  void set_order(const PrefillOrder& order) { order_ = order; }
   void charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority = 0);
   // Removes a job at any place in the queue. Ignores unknown jobs.
   void finish(uint64_t job, Time now);
@@ -42,10 +39,14 @@ class Ledger {  // of one node
   }
   Duration behind() const { return behind_; }
   uint64_t tokens() const { return tokens_; }
-  bool overtakes() const { return overtakes_; }  // jobs may go before those that came first
+  // Jobs may go before those that came first.
+  bool overtakes() const { return order_.srpf || prioritized_ > 0; }
   bool corrected(Time now) const {
     return correction_.count() != 0 && correction(now).count() != 0;
   }
+  Time corrected_until() const { return corrected_ + abs(correction_); }
+  // By its own answer, the node is so much further than all the above says; 0: it is not.
+  Duration ahead(Time now) const { return std::max(-correction(now), Duration{0}); }
   size_t jobs() const { return jobs_.size(); }
 
  private:
@@ -66,7 +67,7 @@ class Ledger {  // of one node
   Duration correction(Time now) const;
 
   PrefillOrder order_;
-  bool overtakes_ = false;  // jobs may go before others that came first
+  size_t prioritized_ = 0;  // jobs of another priority than 0
   std::deque<Job> jobs_;    // the one that runs, then the others as they came
   Time started_{};          // the first job
   Duration behind_{0};      // of all jobs but the first

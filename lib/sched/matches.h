@@ -6,9 +6,9 @@
 //
 // Thread: values. Pure.
 #pragma once
+#include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -44,22 +44,24 @@ struct Matches {
   uint32_t level_length(int at) const {
     return at < 0 ? 0 : levels[static_cast<size_t>(at)].length;
   }
+  std::vector<uint32_t> lengths() const {  // of each node
+    std::vector<uint32_t> all(slots);
+    for (const Level& level : levels)  // a longer one is written over a shorter
+      for (size_t k = 0; k < level.bits.size(); ++k) {
+        uint32_t* const of = all.data() + 64 * k;
+        if (level.bits[k] == ~uint64_t{0})
+          std::fill_n(of, 64, level.length);
+        else
+          for (uint64_t left = level.bits[k]; left != 0; left &= left - 1)
+            of[std::countr_zero(left)] = level.length;
+      }
+    for (const auto& [node, length] : few) all[node] = length;
+    return all;
+  }
   uint32_t longest() const {
     uint32_t most = levels.empty() ? 0 : levels.back().length;
     for (const auto& [node, length] : few) most = length > most ? length : most;
     return most;
-  }
-  std::optional<Slot> any_of_longest() const {
-    const uint32_t most = longest();
-    for (const auto& [node, length] : few)
-      if (length == most) return node;
-    std::optional<Slot> found;
-    if (!levels.empty())
-      each(static_cast<int>(levels.size()) - 1, [&](Slot slot) {
-        found = slot;
-        return true;
-      });
-    return found;
   }
   // Word k of the nodes that are in level `at` and in no longer one, those of `few` too; -1: of
   // those in none.

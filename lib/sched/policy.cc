@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <tuple>
 
 #include "base/random.h"
@@ -157,8 +158,14 @@ struct Chosen {
 // Compares nodes by a key; the first of the smallest wins.
 template <class Key>
 size_t smallest(const std::vector<size_t>& usable, Key key) {
-  return *std::min_element(usable.begin(), usable.end(),
-                           [&](size_t a, size_t b) { return key(a) < key(b); });
+  size_t best = usable.front();
+  auto least = key(best);
+  for (const size_t at : std::span(usable).subspan(1))
+    if (auto next = key(at); next < least) {
+      best = at;
+      least = next;
+    }
+  return best;
 }
 
 Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
@@ -213,15 +220,19 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
 
 std::optional<size_t> pick_decode(const View& view, const Ask& ask, const Cost& cost,
                                   double* tbt_ms) {
-  std::optional<size_t> best;
-  const auto key = [&](size_t i) {
-    const DecodeView& d = view.decode[i];
-    const double tbt = cost.step_ms(d.requests + 1, d.context_tokens + ask.tokens);
-    return std::tuple(!d.room, tbt, d.requests, std::string_view(d.name));
-  };
+  std::vector<size_t> usable;
   for (size_t i = 0; i < view.decode.size(); ++i)
-    if (view.decode[i].usable && (!best || key(i) < key(*best))) best = i;
-  if (best) *tbt_ms = std::get<1>(key(*best));
+    if (view.decode[i].usable) usable.push_back(i);
+  if (usable.empty()) return std::nullopt;
+  const auto tbt = [&](size_t i) {
+    const DecodeView& d = view.decode[i];
+    return cost.step_ms(d.requests + 1, d.context_tokens + ask.tokens);
+  };
+  const size_t best = smallest(usable, [&](size_t i) {
+    const DecodeView& d = view.decode[i];
+    return std::tuple(!d.room, tbt(i), d.requests, std::string_view(d.name));
+  });
+  *tbt_ms = tbt(best);
   return best;
 }
 

@@ -398,19 +398,7 @@ Matches PrefixIndex::matches(std::span<const uint64_t> tags, size_t slots) const
 }
 
 std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
-  const Matches found = matches(tags, slots);
-  std::vector<uint32_t> lengths(slots);
-  for (const Matches::Level& level : found.levels)  // a longer one is written over a shorter
-    for (size_t k = 0; k < level.bits.size(); ++k) {
-      uint32_t* const of = lengths.data() + 64 * k;
-      if (level.bits[k] == ~uint64_t{0})
-        std::fill_n(of, 64, level.length);
-      else
-        for (uint64_t left = level.bits[k]; left != 0; left &= left - 1)
-          of[std::countr_zero(left)] = level.length;
-    }
-  for (const auto& [slot, length] : found.few) lengths[slot] = length;
-  return lengths;
+  return matches(tags, slots).lengths();
 }
 
 }  // namespace mc::sched

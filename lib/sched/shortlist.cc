@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace mc::sched {
 
@@ -161,36 +162,52 @@ bool PrefillShortlist::any_fresh(const Matches& matches, int at) const {
   return false;
 }
 
+// Of nodes that hold equally much: the best one of an exact rank, and those that may be better.
+struct PrefillShortlist::Best {
+  std::optional<Key> exact;
+  std::vector<Key> bounds;
+
+  void add(const Key& key, bool is_exact) {
+    if (!is_exact)
+      bounds.push_back(key);
+    else if (!exact || key < *exact)
+      exact = key;
+  }
+};
+
+void PrefillShortlist::list(uint32_t node, bool usable, std::vector<Listed>& out) {
+  if (std::exchange(nodes_[node].listed, picks_) != picks_) out.push_back({node, usable});
+}
+
+void PrefillShortlist::list(const Best& best, std::vector<Listed>& out) {
+  if (best.exact) list(best.exact->node, true, out);
+  for (const Key& bound : best.bounds)
+    if (!best.exact || bound < *best.exact) list(bound.node, true, out);
+}
+
+// Compares all nodes of a level, but for those of the few.
+PrefillShortlist::Best PrefillShortlist::best_of(const Matches& matches, int at, Time now) const {
+  Best best;
+  for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
+    for (uint64_t left = matches.word(at, k) & usable_bits_[k]; left != 0; left &= left - 1) {
+      const auto node = static_cast<uint32_t>(64 * k + static_cast<size_t>(std::countr_zero(left)));
+      if (nodes_[node].few != picks_) best.add(key_at(node, now), nodes_[node].rank.exact);
+    }
+  return best;
+}
+
 // Adds the best placed node of each length, also of length 0: nodes in no level and no list.
 void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vector<Listed>& out) {
-  struct Best {
-    uint32_t length;
-    std::optional<Key> key;
-  };
-  std::vector<Best> best;  // of the few
-  const auto better = [&](std::optional<Key>& than, uint32_t node) {
-    if (!nodes_[node].usable) return;
-    if (const Key k = key_at(node, now); !than || k < *than) than = k;
-  };
-  ++picks_;
+  std::vector<std::pair<uint32_t, Best>> few;  // by length
   for (const auto& [node, length] : matches.few) {
     nodes_[node].few = picks_;
-    auto at = std::find_if(best.begin(), best.end(),
-                           [n = length](const Best& b) { return b.length == n; });
-    if (at == best.end()) at = best.insert(at, {length, std::nullopt});
-    better(at->key, node);
+    auto at = std::find_if(few.begin(), few.end(),
+                           [n = length](const auto& entry) { return entry.first == n; });
+    if (at == few.end()) at = few.insert(at, {length, {}});
+    if (nodes_[node].usable) at->second.add(key_at(node, now), nodes_[node].rank.exact);
   }
+  for (const auto& [length, best] : few) list(best, out);
   // Few nodes that hold equally much are all compared; the best of many comes early in the order.
-  const auto look_at_all = [&](int at) {
-    Best b{matches.level_length(at), std::nullopt};
-    for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
-      for (uint64_t left = matches.word(at, k) & usable_bits_[k]; left != 0; left &= left - 1) {
-        const auto node =
-            static_cast<uint32_t>(64 * k + static_cast<size_t>(std::countr_zero(left)));
-        if (nodes_[node].few != picks_) better(b.key, node);
-      }
-    best.push_back(b);
-  };
   enum : uint8_t { kClosed, kOpen, kOpenToFresh };       // the last: fresh nodes are among them
   std::vector<uint8_t> open(matches.levels.size() + 1);  // 0: nodes that hold nothing
   size_t left = 0;
@@ -199,7 +216,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots && nodes <= kLookedAt; ++k)
       nodes += static_cast<size_t>(std::popcount(matches.word(at, k) & usable_bits_[k]));
     if (nodes <= kLookedAt) {
-      look_at_all(at);
+      list(best_of(matches, at, now), out);
     } else {
       open[static_cast<size_t>(at) + 1] = any_fresh(matches, at) ? kOpenToFresh : kOpen;
       ++left;
@@ -211,14 +228,30 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     if (!node) break;
     const auto at = static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node))) + 1;
     if (open[at] == kClosed || nodes_[*node].few == picks_) continue;
+    list(*node, true, out);
+    if (!nodes_[*node].rank.exact) continue;
     open[at] = kClosed;
     --left;
-    out.push_back({*node, true});
   }
   for (size_t at = 0; at < open.size(); ++at)
-    if (open[at] != kClosed) look_at_all(static_cast<int>(at) - 1);
-  for (const Best& b : best)
-    if (b.key) out.push_back({b.key->node, true});
+    if (open[at] != kClosed) list(best_of(matches, static_cast<int>(at) - 1, now), out);
+}
+
+// One of the nodes that hold the most, and of these one that is usable if there is any.
+std::optional<uint32_t> PrefillShortlist::holds_most(const Matches& matches) const {
+  const uint32_t most = matches.longest();
+  std::optional<uint32_t> found;
+  for (const auto& [node, length] : matches.few)
+    if (length == most && (!found || nodes_[node].usable)) found = node;
+  if (matches.levels.empty() || matches.levels.back().length < most) return found;
+  if (found && nodes_[*found].usable) return found;
+  const auto longest = static_cast<int>(matches.levels.size()) - 1;
+  matches.each(longest, [&](Matches::Slot node) {
+    const bool usable = nodes_[node].usable;
+    if (!found || usable) found = node;
+    return usable;
+  });
+  return found;
 }
 
 std::optional<uint32_t> PrefillShortlist::drawn(const Ask& ask, Time now) const {
@@ -232,22 +265,25 @@ std::optional<uint32_t> PrefillShortlist::drawn(const Ask& ask, Time now) const 
 }
 
 std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matches, const Ask& ask,
-                                                             Time now) {
+                                                             Time now, bool each_length) {
   settle(now);
+  ++picks_;
   std::vector<Listed> out;
   const uint32_t most = matches.longest();
-  const bool trivial = is_trivial(uint64_t{most} * ask.block_tokens, ask.tokens);
+  const bool trivial = is_trivial(uint64_t{most} * ask.block_tokens, ask.tokens) && !each_length;
   const std::string& p = options_.policy;
   if (by_ == By::kDraw) {
-    if (const auto node = drawn(ask, now)) out.push_back({*node, true});
+    if (const auto node = drawn(ask, now)) list(*node, true, out);
   } else if (p == "weighted" || ((p == "kvcache" || p == "local") && !trivial)) {
     best_holders(matches, now, out);
-  } else if (const auto first = InOrder(*this, now).next(true)) {
-    out.push_back({*first, true});
+  } else {
+    InOrder all(*this, now);
+    for (auto node = all.next(true); node; node = all.next(true)) {
+      list(*node, true, out);
+      if (nodes_[*node].rank.exact) break;
+    }
   }
-  if (const auto node = matches.any_of_longest())
-    if (std::none_of(out.begin(), out.end(), [&](const Listed& l) { return l.node == *node; }))
-      out.push_back({*node, false});
+  if (const auto node = holds_most(matches)) list(*node, false, out);
   std::sort(out.begin(), out.end());
   return out;
 }

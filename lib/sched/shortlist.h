@@ -7,7 +7,9 @@
 //
 // choose() over a shortlist decides as over all nodes, bit by bit: the same nodes, numbers and
 // reason. Only the margin and the list of candidates may be shorter. This holds for nodes of one
-// kind, without congestion and without corrections of their queues (Ledger::correct).
+// kind. Where a link is congested or a queue was corrected (Ledger::correct), a node's rank is a
+// bound: it may be worse placed, and never better. Such nodes are listed too, as far as they come
+// before the best one of an exact rank; behind that one none can win.
 //
 // A node's queue has two ages. While its first job is within its time the queue shrinks with the
 // clock, and ends at a fixed time. Once that job is late the queue is fixed. Each age has its own
@@ -17,7 +19,8 @@
 //
 // Thread: one owner. Pure: time is an argument. Costs: a change and a choice take the logarithm of
 // the nodes. At most kLookedAt nodes that hold equally much are all compared. Of more, the search
-// follows the order of queues for kSteps, then compares all.
+// follows the order of queues for kSteps, then compares all. Nodes whose ranks are bounds cost a
+// step each, up to the first one that is exact.
 #pragma once
 #include <compare>
 #include <optional>
@@ -37,6 +40,7 @@ struct CandidateRank {  // what a prefill node is ranked by, as in PrefillView
   Time first_ends{};
   Duration behind{0};
   uint64_t tokens = 0, requests = 0, assigned = 0;
+  bool exact = true;  // else a bound: the node may be worse placed
   static CandidateRank of(const Ledger& ledger, uint64_t requests, uint64_t assigned) {
     return {ledger.first_ends(), ledger.behind(), ledger.tokens(), requests, assigned};
   }
@@ -58,8 +62,10 @@ class PrefillShortlist {
     bool usable;  // else it is there for what it holds: others can fetch that
     bool operator<(const Listed& o) const { return node < o.node; }
   };
-  // In the order of their numbers.
-  std::vector<Listed> pick(const Matches& matches, const Ask& ask, Time now);
+  // In the order of their numbers. `each_length`: also where the policy does not need it, the best
+  // placed node of each length that is held.
+  std::vector<Listed> pick(const Matches& matches, const Ask& ask, Time now,
+                           bool each_length = false);
 
  private:
   struct Key {  // smaller is better
@@ -74,9 +80,11 @@ class PrefillShortlist {
     CandidateRank rank;
     bool usable = false;
     Age age = Age::kStill;
-    uint64_t few = 0;  // the pick for which it is one of the few
+    uint64_t few = 0;     // the pick for which it is one of the few
+    uint64_t listed = 0;  // the pick that listed it
   };
   class InOrder;
+  struct Best;
 
   bool by_queue() const { return by_ == By::kQueue; }
   Key key(uint32_t node, int64_t first) const;
@@ -88,7 +96,11 @@ class PrefillShortlist {
   void place(uint32_t node);
   void displace(uint32_t node);
   void settle(Time now);
+  void list(uint32_t node, bool usable, std::vector<Listed>& out);
+  void list(const Best& best, std::vector<Listed>& out);
+  Best best_of(const Matches& matches, int at, Time now) const;
   void best_holders(const Matches& matches, Time now, std::vector<Listed>& out);
+  std::optional<uint32_t> holds_most(const Matches& matches) const;
   std::optional<uint32_t> drawn(const Ask& ask, Time now) const;
 
   enum class By { kQueue, kRequests, kTokens, kDraw };

@@ -30,7 +30,15 @@ void PendingPrefixes::begin(uint64_t request, const std::string& node,
   if (first >= tags.size()) return;
   const auto [at, fresh] =
       jobs_.try_emplace(request, Job{node, {tags.begin(), tags.end()}, first, start, work});
-  by_first_[first][tags[first]].emplace(request, &at->second);
+  by_tag_[tags[first]].emplace(request, &at->second);
+  auto same = first_at(first);
+  if (same == firsts_.end() || same->block != first) same = firsts_.insert(same, {first, 0});
+  ++same->requests;
+}
+
+std::vector<PendingPrefixes::First>::iterator PendingPrefixes::first_at(uint32_t block) {
+  return std::partition_point(firsts_.begin(), firsts_.end(),
+                              [&](const First& f) { return f.block < block; });
 }
 
 void PendingPrefixes::delay(uint64_t request, Time start) {
@@ -42,22 +50,22 @@ void PendingPrefixes::end(uint64_t request) {
   const auto it = jobs_.find(request);
   if (it == jobs_.end()) return;
   const Job& job = it->second;
-  const auto firsts = by_first_.find(job.first);
-  const auto same = firsts->second.find(job.tags[job.first]);
+  const auto same = by_tag_.find(job.tags[job.first]);
   same->second.erase(request);
-  if (same->second.empty()) firsts->second.erase(same);
-  if (firsts->second.empty()) by_first_.erase(firsts);
+  if (same->second.empty()) by_tag_.erase(same);
+  if (const auto first = first_at(job.first); --first->requests == 0) firsts_.erase(first);
   jobs_.erase(it);
 }
 
 std::vector<PendingPrefix> PendingPrefixes::find(std::span<const uint64_t> tags) const {
   std::vector<PendingPrefix> found;
-  for (const auto& [first, by_tag] : by_first_) {
+  for (const auto& [first, requests] : firsts_) {
     if (first >= tags.size()) break;
-    const auto same = by_tag.find(tags[first]);
-    if (same == by_tag.end()) continue;
+    const auto same = by_tag_.find(tags[first]);
+    if (same == by_tag_.end()) continue;
     size_t looked_at = 0;
     for (const auto& [request, job] : same->second) {
+      if (job->first != first) continue;  // tags collide
       if (++looked_at > kLookedAt) break;
       const PendingPrefix here{job->node, first, common_blocks(tags, job->tags, first + 1),
                                job->start + job->work};

@@ -49,8 +49,14 @@ class PendingPrefixes {
     Duration work{};
   };
   std::unordered_map<uint64_t, Job> jobs_;  // by request
-  // By first missing block and its tag: requests, in the order of their numbers.
-  std::map<uint32_t, std::unordered_map<uint64_t, std::map<uint64_t, const Job*>>> by_first_;
+  // By the tag of the first missing block: requests, in the order of their numbers.
+  std::unordered_map<uint64_t, std::map<uint64_t, const Job*>> by_tag_;
+  struct First {
+    uint32_t block;
+    size_t requests;
+  };
+  std::vector<First>::iterator first_at(uint32_t block);
+  std::vector<First> firsts_;  // missing blocks, in order, and how many requests have each
 };
 
 }  // namespace mc::sched

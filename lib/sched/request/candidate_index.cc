@@ -4,9 +4,26 @@
 
 namespace mc::sched {
 
-bool CandidateIndex::plain(const FleetWorker& w, Time now) const {
-  return !w.draining && w.pool == pool_ && w.pipeline.stages == 1 && !w.ledger.overtakes() &&
-         !w.ledger.corrected(now) && w.congestion.factor(now) <= 1 && !w.fetches.any(now);
+namespace {
+constexpr Duration kLookAgain = std::chrono::milliseconds(1);  // after a bound that lasts longer
+}
+
+bool CandidateIndex::plain(const FleetWorker& w) const {
+  return !w.draining && w.pool == pool_ && w.pipeline.stages == 1 && !w.ledger.overtakes();
+}
+
+// Until when it may be worse placed than its rank, as far as the policy looks at that.
+std::optional<Time> CandidateIndex::bound_until(const FleetWorker& w, Time now) const {
+  const std::string& p = options_.policy;
+  const bool by_cache = p == "kvcache" || p == "local";
+  std::optional<Time> until;
+  const auto bound = [&](bool is, Time end) {
+    if (is) until = std::max({until.value_or(end), end, now + kLookAgain});
+  };
+  if (by_cache || p == "load") bound(w.ledger.corrected(now), w.ledger.corrected_until());
+  if (by_cache) bound(w.congestion.factor(now) > 1, w.congestion.until(1));
+  if (p == "kvcache") bound(w.fetches.any(now), w.fetches.until());
+  return until;
 }
 
 void CandidateIndex::rebuild(const Roster& workers) {
@@ -15,6 +32,7 @@ void CandidateIndex::rebuild(const Roster& workers) {
   by_number_.clear();
   numbers_.clear();
   odd_.clear();
+  slow_.clear();
   growing_.clear();
   std::map<PoolUse, size_t> uses;
   for (const auto& [node, w] : workers.all()) {
@@ -24,19 +42,20 @@ void CandidateIndex::rebuild(const Roster& workers) {
       by_slot_[w->slot] = w;
       odd_.insert(w);  // until it was looked at
     } else {
-      numbers_[node] = static_cast<uint32_t>(decodes.size());
+      numbers_[w] = static_cast<uint32_t>(decodes.size());
       decodes.push_back(node);
       by_number_.push_back(w);
     }
   }
   prefills_.emplace(options_, prefills);
   decodes_.emplace(cost_, decodes);
+  bound_.emplace(workers.slots());
   members_ = workers.members();
 }
 
 void CandidateIndex::look_at(const FleetWorker& w, Time now) {
   if (!w.prefill) {
-    const uint32_t number = numbers_.at(w.node);
+    const uint32_t number = numbers_.at(&w);
     if (w.growth > 0)
       growing_.insert(number);
     else
@@ -46,13 +65,29 @@ void CandidateIndex::look_at(const FleetWorker& w, Time now) {
     else
       decodes_->put(number, w.requests + w.others_requests, w.context_tokens + w.others_tokens,
                     room_of(w));
-  } else if (plain(w, now)) {
-    odd_.erase(&w);
-    prefills_->put(w.slot, CandidateRank::of(w.ledger, w.requests, w.assigned));
-  } else {
-    odd_.insert(&w);
-    prefills_->drop(w.slot);
+    return;
   }
+  if (!plain(w)) return set_apart(w);
+  CandidateRank rank = CandidateRank::of(w.ledger, w.requests, w.assigned);
+  if (const auto until = bound_until(w, now)) {
+    rank.exact = false;
+    rank.behind -= w.ledger.ahead(now);  // less and less
+    bound_->put(w.slot, {*until, w.slot});
+  } else {
+    bound_->erase(w.slot);
+  }
+  if (!rank.exact && w.fetches.any(now))
+    slow_.insert(&w);
+  else
+    slow_.erase(&w);
+  odd_.erase(&w);
+  prefills_->put(w.slot, rank);
+}
+
+void CandidateIndex::set_apart(const FleetWorker& w) {
+  odd_.insert(&w);
+  bound_->erase(w.slot);
+  prefills_->drop(w.slot);
 }
 
 std::optional<View> CandidateIndex::pick(Roster& workers, const Matches& matches, const Ask& ask,
@@ -73,22 +108,25 @@ std::optional<View> CandidateIndex::pick(Roster& workers, const Matches& matches
   steps_ = cost_.step_version();
   for (const FleetWorker* w : std::vector<const FleetWorker*>(odd_.begin(), odd_.end()))
     look_at(*w, now);
-  for (const FleetWorker* w : apart) {  // until the next pick looks at them
-    if (!w->prefill) continue;
-    odd_.insert(w);
-    prefills_->drop(w->slot);
-  }
+  while (!bound_->empty() && bound_->key(bound_->best()).first <= now)
+    look_at(*by_slot_[bound_->best()], now);
+  // Until the next pick looks at them. What a slow fetch of a prefix under computation leads to is
+  // no bound.
+  for (const FleetWorker* w : apart)
+    if (w->prefill) set_apart(*w);
+  if (!apart.empty())
+    for (const FleetWorker* w : slow_) set_apart(*w);
 
   View v;
   const auto add =
       [&](const FleetWorker& w) {  // in the order of arrival `work` and priority are moot
         const auto length = matches.of(w.slot);
         const uint64_t most = ask.tokens == 0 ? 0 : (ask.tokens - 1) / ask.block_tokens;
-        const double work =
-            cost_.prefill_ms(ask.tokens, std::min<uint64_t>(length, most) * ask.block_tokens);
+        const uint64_t held = std::min<uint64_t>(length, most) * ask.block_tokens;
+        const double work = w.ledger.overtakes() ? cost_.prefill_ms(ask.tokens, held) : 0;
         v.prefill.push_back(prefill_view(w, length, work, 0, need.prefill, now));
       };
-  for (const auto& [slot, usable] : prefills_->pick(matches, ask, now)) {
+  for (const auto& [slot, usable] : prefills_->pick(matches, ask, now, !apart.empty())) {
     const FleetWorker* const w = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
     if (w == nullptr) return std::nullopt;  // of something that is no worker
     if (odd_.contains(w)) continue;

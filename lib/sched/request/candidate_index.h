@@ -1,12 +1,13 @@
 // Keeps the shortlist of candidate workers current.
 //
 // A decision over it equals one over all workers, and its cost does not grow with the cluster
-// (sched/shortlist.h). Workers that the shortlist cannot rank are added one by one: those that
-// drain, whose queue was corrected by their own answer, whose link is congested, or some fetches,
-// whose queue is not in the order of arrival, or that use the pool otherwise than most. Some
-// decisions need all workers: a request that must avoid some, one that does not fit the best of
-// them, policies that draw. A pick looks again only at workers that changed since the last one
-// (Roster::take_changed).
+// (sched/shortlist.h). While a worker's queue is corrected by its own answer, its link is
+// congested, or some of its fetches are slow, its rank is a bound. Workers that the shortlist
+// cannot rank are added one by one: those that drain, whose queue is not in the order of arrival,
+// that are pipelines, or that use the pool otherwise than most. Some decisions need all workers: a
+// request that must avoid some, one that does not fit the best of them, policies that draw. A pick
+// looks again only at workers that changed since the last one (Roster::take_changed), and at those
+// whose rank is no bound any more.
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once
@@ -14,9 +15,13 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "sched/request/fleet_views.h"
 #include "sched/shortlist.h"
+#include "sched/tournament.h"
 
 namespace mc::sched {
 
@@ -40,7 +45,9 @@ class CandidateIndex {
  private:
   void rebuild(const Roster& workers);
   void look_at(const FleetWorker& worker, Time now);
-  bool plain(const FleetWorker& worker, Time now) const;
+  bool plain(const FleetWorker& worker) const;
+  std::optional<Time> bound_until(const FleetWorker& worker, Time now) const;
+  void set_apart(const FleetWorker& worker);
 
   const PolicyOptions options_;
   const Cost& cost_;
@@ -49,10 +56,13 @@ class CandidateIndex {
   PoolUse pool_ = PoolUse::kNever;  // of most prefill workers
   std::optional<PrefillShortlist> prefills_;
   std::optional<DecodeShortlist> decodes_;
-  std::vector<const FleetWorker*> by_slot_, by_number_;  // prefill, decode
-  std::map<std::string, uint32_t> numbers_;              // of decode workers
-  std::set<uint32_t> growing_;                           // of those: WorkerLoad::growth is above 0
-  std::set<const FleetWorker*> odd_;                     // prefill workers that no list has
+  std::vector<const FleetWorker*> by_slot_, by_number_;       // prefill, decode
+  std::unordered_map<const FleetWorker*, uint32_t> numbers_;  // of decode workers
+  std::set<uint32_t> growing_;                                // of those: growth is above 0
+  std::set<const FleetWorker*> odd_;                          // prefill workers that no list has
+  std::set<const FleetWorker*> slow_;                         // some of their fetches are
+  std::optional<Tournament<std::pair<Time, uint32_t>>>
+      bound_;  // slots: until when ranks are bounds
 };
 
 }  // namespace mc::sched

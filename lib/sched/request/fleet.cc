@@ -41,7 +41,8 @@ uint64_t Fleet::largest(bool prefill) const {
 View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Exclusions* out,
                  Time now) const {
   const uint64_t tokens = ask.prompt_tokens;
-  const auto match = index_.match(tags, roster_.slots());
+  const Matches matches = index_.matches(tags, roster_.slots());
+  const std::vector<uint32_t> match = matches.lengths();
   const int64_t priority = out != nullptr ? ask.priority : 0;
   const auto reusable = [&](uint64_t held) {
     return std::min(held, tokens == 0 ? 0 : (tokens - 1) / options_.block_tokens) *
@@ -49,14 +50,15 @@ View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Ex
   };
   View v;
   if (const PoolIndex* const all = pool ? pool() : nullptr)
-    v.pool = all->match(tags, match.empty() ? 0 : *std::max_element(match.begin(), match.end()));
+    v.pool = all->match(tags, matches.longest());
   const DecodeNeed blocks = need(ask);
   bool slow = false;
   for (const auto& [node, w] : roster_.all()) {
     const bool full = ask.refusal || (out != nullptr && out->full.contains(node));
     slow = slow || w->fetches.any(now);
     if (w->prefill) {
-      const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
+      const bool overtakes = w->ledger.overtakes() || priority < 0;
+      const double work = overtakes ? cost_.prefill_ms(tokens, reusable(match[w->slot])) : 0;
       v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, blocks.prompt, now));
       if (full) v.prefill.back().usable = false;
     } else {
@@ -64,7 +66,7 @@ View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Ex
       if (full) v.decode.back().usable = false;
     }
   }
-  if (slow) weigh_fetches(v, index_.matches(tags, roster_.slots()), now);
+  if (slow) weigh_fetches(v, matches, now);
   if (pending_.size() > 0) note_pending(v, pending_.find(tags), now);
   return v;
 }
@@ -77,8 +79,7 @@ std::optional<View> Fleet::short_view(const RequestAsk& ask, std::span<const uin
   const std::vector<PendingPrefix> pending = pending_.find(tags);
   std::vector<const FleetWorker*> apart;
   for (const PendingPrefix& p : pending)
-    if (const auto it = roster_.all().find(p.node); it != roster_.all().end())
-      apart.push_back(it->second);
+    if (const FleetWorker* const w = roster_.look_up(p.node)) apart.push_back(w);
   auto few = candidates_.pick(roster_, matches,
                               {.tokens = ask.tokens, .block_tokens = options_.block_tokens},
                               {blocks.prompt, blocks}, now, apart);
@@ -105,8 +106,8 @@ void Fleet::note_pending(View& view, std::span<const PendingPrefix> pending, Tim
 void Fleet::weigh_fetches(View& view, const Matches& matches, Time now) const {
   std::optional<std::vector<const FleetWorker*>> holders;
   for (PrefillView& node : view.prefill) {
-    const auto reader = roster_.all().find(node.name);
-    if (reader == roster_.all().end() || !reader->second->fetches.any(now)) continue;
+    const FleetWorker* const reader = roster_.look_up(node.name);
+    if (reader == nullptr || !reader->fetches.any(now)) continue;
     if (!holders) {
       holders.emplace();
       const uint32_t longest = matches.longest();
@@ -117,7 +118,7 @@ void Fleet::weigh_fetches(View& view, const Matches& matches, Time now) const {
     std::optional<double> least;  // source_for takes that one
     for (const FleetWorker* w : *holders) {
       if (least && *least <= 1) break;  // none is less: many hold a system prompt, few are slow
-      const double factor = reader->second->fetches.factor(w->node, now);
+      const double factor = reader->fetches.factor(w->node, now);
       if (w->node != node.name && (!least || factor < *least)) least = factor;
     }
     node.fetch_congestion = least.value_or(1);
@@ -177,8 +178,8 @@ Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const ui
 WorkerRef Fleet::source_for(const Candidate& chosen, std::span<const uint64_t> tags,
                             const FleetWorker& reader, Time now) const {
   if (!chosen.peer.empty()) {
-    const auto it = roster_.all().find(chosen.peer);
-    return it == roster_.all().end() ? WorkerRef{} : it->second->ref();
+    const FleetWorker* const w = roster_.look_up(chosen.peer);
+    return w == nullptr ? WorkerRef{} : w->ref();
   }
   const Matches match = index_.matches(tags, roster_.slots());
   const std::vector<PendingPrefix> pending = pending_.find(tags);

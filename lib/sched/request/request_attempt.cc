@@ -1,6 +1,7 @@
 // The steps of one attempt, and what is released at its end.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "sched/request/request_record.h"
 
@@ -35,6 +36,13 @@ const char* name(Step step) {
   return "?";
 }
 
+DecisionMade decision_made(RequestRecord& r) {
+  std::vector<Candidate> candidates = std::exchange(r.choice.decision.candidates, {});
+  DecisionMade made{r.ref(), r.choice, r.progress};
+  made.choice.decision.candidates = std::move(candidates);
+  return made;
+}
+
 void begin_on_workers(MachineTurn& t, RequestRecord& r) {
   const Candidate& c = r.choice.decision.chosen;
   ++r.attempt;
@@ -47,7 +55,7 @@ void begin_on_workers(MachineTurn& t, RequestRecord& r) {
   // From its arrival: what it waited for room is certain by now.
   if (!r.goes_on())
     r.progress.predicted_ttft_ms = to_ms(t.now - r.arrived) + r.choice.decision.ttft_ms();
-  t.ask(DecisionMade{r.ref(), r.choice, r.progress});
+  t.ask(decision_made(r));
   if (!r.goes_on()) t.measured(Measure::kPredictedTtft, r.progress.predicted_ttft_ms);
   r.guess = t.fleet.charge(r.id, r.ask, r.choice, r.tags, t.now);
   r.decode_spoke = t.fleet.spoke(r.decode_at());
@@ -200,7 +208,7 @@ void begin_on_engines(MachineTurn& t, RequestRecord& r) {
   r.progress.decode = r.pair.decode.empty() ? r.pair.engine : r.pair.decode;
   r.progress.predicted_ttft_ms = to_ms(t.now - r.arrived) + d.ttft_ms();
   t.measured(Measure::kPredictedTtft, r.progress.predicted_ttft_ms);
-  t.ask(DecisionMade{r.ref(), r.choice, r.progress});
+  t.ask(decision_made(r));
   t.ask(ProxyTo{r.ref(), r.pair, false});
   if (r.proxy == ProxySide::kBothHalves) t.ask(ProxyTo{r.ref(), r.pair, true});
 }

@@ -59,7 +59,7 @@ void RequestMachine::refuse(Turn& t, Record& r) {
   if (d.verdict == Verdict::kTtft || d.verdict == Verdict::kTbt) {
     const Refusal why = fleet_.refusal(d, d.verdict, r.ask.tokens, r.arrived, t.now);
     r.progress.predicted_ttft_ms = d.ttft_ms();
-    t.ask(DecisionMade{r.ref(), r.choice, r.progress});
+    t.ask(decision_made(r));
     return end(t, r,
                RequestError{429, sched::name(d.verdict), why.why, retry_after_s(why.retry_after)});
   }

@@ -110,6 +110,7 @@ struct MachineTurn {
 };
 
 // request_attempt.cc: the steps of an attempt, as far as it alone is concerned.
+DecisionMade decision_made(RequestRecord& r);  // takes the candidates: nothing else looks at them
 void begin_on_workers(MachineTurn& t, RequestRecord& r);
 void begin_on_engines(MachineTurn& t, RequestRecord& r);
 void first_half_answered(MachineTurn& t, RequestRecord& r);

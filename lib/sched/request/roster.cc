@@ -12,7 +12,7 @@ constexpr size_t kCountAll = 64;  // workers; fewer are counted each time
 
 void Roster::join(FleetWorker& worker) {
   worker.joined = ++joined_;
-  workers_[worker.node] = &worker;
+  workers_[worker.node] = by_name_[worker.node] = &worker;
   ++members_;
   note(worker);
 }
@@ -20,6 +20,7 @@ void Roster::join(FleetWorker& worker) {
 void Roster::leave(FleetWorker& worker) {
   tell_others(worker, 0, 0);
   workers_.erase(worker.node);
+  by_name_.erase(worker.node);
   std::erase(changed_, &worker);
   std::erase(recount_, &worker);
   live_[worker.prefill] -= worker.live ? 1 : 0;
@@ -36,8 +37,8 @@ void Roster::tell_others(FleetWorker& worker, uint64_t requests, uint64_t tokens
 }
 
 FleetWorker* Roster::find(const std::string& node) {
-  const auto it = workers_.find(node);
-  if (it == workers_.end()) return nullptr;
+  const auto it = by_name_.find(node);
+  if (it == by_name_.end()) return nullptr;
   note(*it->second);
   return it->second;
 }
@@ -48,8 +49,13 @@ FleetWorker* Roster::find(const WorkerRef& ref) {
 }
 
 const FleetWorker* Roster::find(const WorkerRef& ref) const {
-  const auto it = workers_.find(ref.node);
-  return it != workers_.end() && it->second->joined == ref.joined ? it->second : nullptr;
+  const FleetWorker* const worker = look_up(ref.node);
+  return worker != nullptr && worker->joined == ref.joined ? worker : nullptr;
+}
+
+const FleetWorker* Roster::look_up(const std::string& node) const {
+  const auto it = by_name_.find(node);
+  return it == by_name_.end() ? nullptr : it->second;
 }
 
 void Roster::note(FleetWorker& worker) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -75,6 +76,7 @@ class Roster {
   FleetWorker* find(const std::string& node);
   FleetWorker* find(const WorkerRef& ref);
   const FleetWorker* find(const WorkerRef& ref) const;
+  const FleetWorker* look_up(const std::string& node) const;  // nullptr: there is none
   void note(FleetWorker& worker);
   // The workers found for changes since the last call; none that left.
   std::vector<const FleetWorker*> take_changed();
@@ -93,6 +95,7 @@ class Roster {
 
  private:
   std::map<std::string, FleetWorker*> workers_;
+  std::unordered_map<std::string, FleetWorker*> by_name_;  // the same
   std::vector<FleetWorker*> changed_;
   uint64_t members_ = 0, joined_ = 0;
   size_t slots_ = 0;

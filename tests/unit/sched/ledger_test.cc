@@ -93,6 +93,32 @@ TEST_CASE("waiting counts, and priorities count for more") {
   CHECK(fcfs.wait_ms(t0 + 100ms, 1, -1) == doctest::Approx(400));
 }
 
+TEST_CASE("jobs are in the order of arrival again when the last one with a priority is gone") {
+  Ledger l;
+  CHECK_FALSE(l.overtakes());
+  l.charge(1, 100, 1, t0);
+  l.charge(2, 100, 1, t0, 5);
+  CHECK(l.overtakes());
+  l.finish(1, t0);
+  CHECK(l.overtakes());
+  l.finish(2, t0);
+  CHECK_FALSE(l.overtakes());
+}
+
+TEST_CASE("a correction says how far ahead the node is, and until when") {
+  Ledger l;
+  l.charge(1, 100, 1, t0);
+  l.charge(2, 100, 1, t0);
+  l.correct(2, 70, t0);
+  CHECK(l.ahead(t0) == 30ms);
+  CHECK(l.ahead(t0 + 10ms) == 20ms);
+  CHECK(l.corrected_until() == t0 + 30ms);
+  CHECK_FALSE(l.corrected(l.corrected_until()));
+  l.correct(2, 120, t0);
+  CHECK(l.ahead(t0) == 0ms);
+  CHECK(l.corrected_until() == t0 + 20ms);
+}
+
 TEST_CASE("where the node chooses anew at each chunk, an urgent job waits for one chunk") {
   Ledger l;
   l.set_order({.srpf = false, .ageing = 0, .chunk_tokens = 1000});

@@ -252,6 +252,14 @@ TEST_CASE("among many workers the same is decided as by a look at each, whatever
       waited += d.chosen.pending_tokens > 0 ? 1 : 0;
       s.out.clear();
       running.push_back(id);
+      if (random.chance(0.3)) {
+        FleetWorker& w = *s.roster.find("p" + std::to_string(random.below(80)));
+        const double times = 1 + 4 * random.uniform();
+        if (random.chance(0.3)) w.congestion.learn(10, 10 * times, s.now);
+        if (random.chance(0.5))
+          w.fetches.learn("p" + std::to_string(random.below(80)), 10, 10 * times, s.now);
+        if (random.chance(0.3)) w.ledger.correct(0, 20 * random.uniform(), s.now);
+      }
       if (random.chance(0.6)) {
         const auto at = running.begin() + static_cast<std::ptrdiff_t>(random.below(running.size()));
         s.handle(RequestCancelled{*at, "the client left"});

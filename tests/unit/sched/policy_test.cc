@@ -176,6 +176,16 @@ TEST_CASE("a node whose link is congested is avoided, and tried again later") {
   view.prefill[0].congestion = c.factor(now);
   CHECK(chosen(view, PolicyOptions{}) == "b");
   CHECK(c.factor(now + 100s) == doctest::Approx(1).epsilon(0.05));
+  CHECK(c.factor(c.until(2) - 1ms) >= 2);
+  CHECK(c.factor(c.until(2) + 1ms) < 2);
+  CHECK(c.factor(c.until(1) + 1ms) == 1);
+  CHECK(Congestion().until(1) == Time{});
+  FetchLinks links;
+  links.learn("a", 10, 20, now);
+  links.learn("b", 10, 90, now);
+  CHECK(links.until() > now + 20s);
+  CHECK(links.any(links.until() - 1ms));
+  CHECK_FALSE(links.any(links.until() + 1ms));
 }
 
 TEST_CASE("without nodes of a kind nothing is chosen") {

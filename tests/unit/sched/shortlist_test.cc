@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/random.h"
@@ -67,8 +68,19 @@ struct Scene {
       v.usable = random.chance(0.9);
     }
     v.queued_tokens = ledgers[i].tokens();
+    // Of some, the queue, the link or the fetches are not as others are.
+    const bool draws = options.policy == "p2c";
+    if (!draws && random.chance(uneven))
+      ledgers[i].correct(next, static_cast<double>(random.below(12)), now);
+    v.congestion = random.chance(uneven) ? 1 + random.uniform() : 1;
+    v.fetch_congestion = random.chance(uneven) ? 1 + 3 * random.uniform() : 1;
+    CandidateRank rank = CandidateRank::of(ledgers[i], v.requests, v.assigned);
+    rank.exact = !ledgers[i].corrected(now) && v.congestion == 1 && v.fetch_congestion == 1;
+    rank.behind -= ledgers[i].ahead(now);
+    bound.resize(nodes);
+    bound[i] = v.usable && !rank.exact;
     if (v.usable)
-      prefills.put(i, CandidateRank::of(ledgers[i], v.requests, v.assigned));
+      prefills.put(i, rank);
     else
       prefills.drop(i);
   }
@@ -87,7 +99,8 @@ struct Scene {
 
   Random random;
   uint64_t nodes;
-  double room = random.uniform();
+  double room = random.uniform(), uneven = random.chance(0.5) ? 0 : random.uniform() / 2;
+  std::vector<bool> bound;  // its rank is
   Cost cost;
   PolicyOptions options;
   PrefillShortlist prefills;
@@ -135,7 +148,9 @@ void decide(Scene& s) {
     few.prefill.back().usable = usable;
     CHECK(matches.of(static_cast<PrefixIndex::Slot>(node)) == match[node]);
   }
-  CHECK(few.prefill.size() <= 14);  // one for each length, and one that holds the most
+  // One for each length, one that holds the most, and those whose ranks are bounds.
+  CHECK(few.prefill.size() <=
+        14 + static_cast<size_t>(std::count(s.bound.begin(), s.bound.end(), true)));
   if (const auto node = s.decodes.pick(500)) few.decode.push_back(s.view.decode[*node]);
   same(all, choose(few, ask, s.options, s.cost), s.view, few);
 }
@@ -169,6 +184,24 @@ TEST_CASE("of 10,000 nodes of each kind a decision looks at a few, and is the sa
     s.change_decode(static_cast<uint32_t>(s.random.below(s.nodes)));
     decide(s);
   }
+}
+
+TEST_CASE(
+    "of nodes that may be worse placed than their rank, those behind the best are not listed") {
+  constexpr uint32_t kNodes = 1000;
+  PrefillShortlist list({}, Scene::names("p", kNodes));
+  PrefixIndex index;
+  const std::vector<uint64_t> tags{1, 2};
+  for (uint32_t i = 0; i < kNodes; ++i) {
+    index.add(static_cast<PrefixIndex::Slot>(i), std::span(tags).first(i % 3));
+    list.put(i, {.behind = Duration(i), .assigned = 1, .exact = i % 5 == 4});
+  }
+  const Ask ask{.tokens = 128, .block_tokens = 64, .number = 0};
+  const auto listed = list.pick(index.matches(tags, kNodes), ask, Time{});
+  std::vector<uint32_t> nodes;
+  for (const auto& [node, usable] : listed) nodes.push_back(node);
+  // Of each length the first whose rank is exact (9, 4 and 14), and those before it.
+  CHECK(nodes == std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 8, 9, 11, 14});
 }
 
 TEST_CASE("no node that is usable: nothing is listed but what others can fetch") {
