@@ -48,19 +48,36 @@ constexpr int kSums = 16;
   return sum;
 }
 
-// GFLOP/s of all threads in registers; 0: this CPU is not measured.
-double peak(const Clock& clock, model::ThreadPool& threads, bool bf16) {
+[[gnu::target("avx2,fma")]] float fused_eights(uint64_t rounds) {
+  __m256 s[8];  // 16 registers are fewer
+  for (auto& v : s) v = _mm256_setzero_ps();
+  __m256 a = _mm256_set1_ps(1e-6f);
+  for (uint64_t i = 0; i < 4 * rounds; ++i) {
+    asm("" : "+v"(a));
+    for (auto& v : s) v = _mm256_fmadd_ps(a, a, v);
+  }
+  float sum = 0;
+  for (const auto& v : s) sum += _mm256_cvtss_f32(v);
+  return sum;
+}
+
+// GFLOP/s of all threads in registers, by the instructions that the kernels have; 0: this CPU is
+// not measured.
+double peak(const Clock& clock, model::ThreadPool& threads, std::string_view kernels, bool bf16) {
   constexpr uint64_t kRounds = 8'000'000;
-  if (!__builtin_cpu_supports("avx512f")) return 0;
-  const bool pairs = bf16 && __builtin_cpu_supports("avx512bf16");
+  const bool eights = kernels == "avx2";
+  if (!__builtin_cpu_supports(eights ? "fma" : "avx512f")) return 0;
+  const bool pairs = !eights && bf16 && __builtin_cpu_supports("avx512bf16");
   std::vector<float> sums(threads.count());
   const Time start = clock.now();
-  threads.run(sums.size(), [&](size_t i) { sums[i] = pairs ? dots(kRounds) : fused(kRounds); });
+  threads.run(sums.size(), [&](size_t i) {
+    sums[i] = eights ? fused_eights(kRounds) : pairs ? dots(kRounds) : fused(kRounds);
+  });
   const double flops = static_cast<double>(kRounds) * kSums * 16 * (pairs ? 4 : 2);
   return flops * static_cast<double>(sums.size()) / 1e9 / to_seconds(clock.now() - start);
 }
 #else
-double peak(const Clock&, model::ThreadPool&, bool) { return 0; }
+double peak(const Clock&, model::ThreadPool&, std::string_view, bool) { return 0; }
 #endif
 
 struct Shape {
@@ -104,11 +121,13 @@ Result<int> run(const bench::EngineOptions& o) {
     return Measured(flops / 1e9 / to_seconds(clock.now() - start));
   };
   const bool bf16 = o.activations == "bf16";
-  const std::string name = "chunk of 512, " + o.activations + " x bf16";
-  if (peak(clock, m->threads(), bf16) > 0)
-    MC_TRY_(bench::compare(
-        {"engine-prefill", name, "GFLOP/s", "peak of its CPUs", 0.6}, o.turns(), ours,
-        [&]() -> Result<Measured> { return Measured(peak(clock, m->threads(), bf16)); }));
+  const std::string name =
+      "chunk of 512, " + o.activations + " x bf16" + (o.kernels == "auto" ? "" : ", " + o.kernels);
+  if (peak(clock, m->threads(), o.kernels, bf16) > 0)
+    MC_TRY_(bench::compare({"engine-prefill", name, "GFLOP/s", "peak of its CPUs", 0.6}, o.turns(),
+                           ours, [&]() -> Result<Measured> {
+                             return Measured(peak(clock, m->threads(), o.kernels, bf16));
+                           }));
   void* blas = ::dlopen("libopenblas.so.0", RTLD_NOW);
   if (blas == nullptr) return 0;
   const auto gemm = reinterpret_cast<Gemm>(::dlsym(blas, "cblas_sgemm"));

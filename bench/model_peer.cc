@@ -12,13 +12,15 @@
 #include "base/json.h"
 #include "base/time.h"
 #include "model/forward/model.h"
+#include "model/forward/sampler.h"
 #include "model/forward/transformer.h"
 
 namespace mc {
 namespace {
 
 constexpr uint32_t kBlock = 64;
-constexpr size_t kChunk = 512;  // tokens through the layers at a time, as llama.cpp's n_batch
+constexpr size_t kLongest = 40'000;  // positions
+constexpr size_t kChunk = 512;       // tokens through the layers at a time, as llama.cpp's n_batch
 
 class Peer {
  public:
@@ -27,32 +29,43 @@ class Peer {
     if (model_ == nullptr) return fail(Code::kInvalid, "%s before open", method.c_str());
     if (method == "prefill") return prefill(given);
     if (method == "decode") return decode(given);
+    if (method == "chunk") return chunk(given);
     return fail(Code::kInvalid, "no method '%s'", method.c_str());
   }
 
  private:
   struct Model {
-    Model(const model::ModelFiles& files, model::Weights weights, model::ThreadPool& threads)
-        : transformer(files.config, std::move(weights), {model::DType::kBf16, kBlock},
-                      *model::kernels_named("auto"), threads) {}
+    Model(const model::ModelConfig& config, model::Weights weights, model::KvFormat kv,
+          model::ThreadPool& threads)
+        : transformer(config, std::move(weights), {kv, kBlock}, *model::kernels_named("auto"),
+                      threads) {}
     model::Transformer transformer;
   };
 
   Result<Json> open(const Json& given) {
     MC_TRY(const std::string file, get_string(given, "file"));
     MC_TRY(const uint64_t threads, get_uint(given, "threads"));
-    MC_TRY(const model::ModelFiles files, model::open_model(file));
+    const Json* named = member(given, "kv");
+    const auto kv = named == nullptr || !named->is_string()
+                        ? model::KvFormat(model::DType::kBf16)
+                        : model::kv_format_named(named->get<std::string>());
+    if (!kv) return fail(Code::kInvalid, "kv: want f32, f16, bf16 or q8");
+    MC_TRY(model::ModelFiles files, model::open_model(file));
+    // Longer texts than the model learned with have no sense, but their time.
+    files.config.context_max = std::max<uint64_t>(files.config.context_max, kLongest);
     threads_ = std::make_unique<model::ThreadPool>(static_cast<unsigned>(threads));
     MC_TRY(model::Weights weights, model::load(files, *threads_));
     const double megabytes = static_cast<double>(weights.bytes()) / 1e6;
-    model_ = std::make_unique<Model>(files, std::move(weights), *threads_);
+    memory_.clear();
+    model_ = std::make_unique<Model>(files.config, std::move(weights), *kv, *threads_);
     return Json{{"megabytes", megabytes}, {"vocab", files.config.vocab}};
   }
 
   // Room for so many positions of a sequence.
   std::vector<std::byte*> blocks(size_t sequence, size_t tokens) {
     const model::ModelConfig& c = model_->transformer.config();
-    const size_t bytes = size_t{c.layers} * 2 * c.kv_rows() * 2 * kBlock;
+    const size_t bytes = size_t{c.layers} * 2 * c.kv_heads * kBlock *
+                         model_->transformer.kv().type.row_bytes(c.head_dim);
     if (memory_.size() <= sequence) memory_.resize(sequence + 1);
     auto& memory = memory_[sequence];
     while (memory.size() * kBlock < tokens) memory.push_back(std::make_unique<std::byte[]>(bytes));
@@ -77,8 +90,7 @@ class Peer {
     t.logits(last_.data(), slices.size(), logits_.data());
     std::vector<int32_t> next;
     for (size_t i = 0; i < slices.size(); ++i) {
-      const float* const row = logits_.data() + i * c.vocab;
-      next.push_back(static_cast<int32_t>(std::max_element(row, row + c.vocab) - row));
+      next.push_back(model::sample(std::span(logits_).subspan(i * c.vocab, c.vocab), {}));
     }
     return next;
   }
@@ -124,6 +136,17 @@ class Peer {
     const std::vector<std::byte*> room = blocks(0, tokens.size());
     const Start start = now();
     const int32_t next = prompt(room, tokens);
+    return since(start, 1, Json{next});
+  }
+  // Seconds for a chunk behind `behind` positions, which are not computed: their KV is zeros.
+  Result<Json> chunk(const Json& given) {
+    MC_TRY(const std::vector<int32_t> tokens, tokens_of(given));
+    MC_TRY(const uint64_t behind, get_uint(given, "behind"));
+    if (behind + tokens.size() > kLongest) return fail(Code::kInvalid, "behind: too long a text");
+    const std::vector<std::byte*> room = blocks(0, behind + tokens.size());
+    const model::Slice slice{room, behind, behind + tokens.size()};
+    const Start start = now();
+    const int32_t next = compute({&slice, 1}, tokens)[0];
     return since(start, 1, Json{next});
   }
   // Seconds for each of `count` steps behind a prompt, which `batch` sequences have in common, and

@@ -63,8 +63,9 @@ class Other:
 class Model:
     """A model in one format, opened by both sides once a case is wanted."""
 
-    def __init__(self, run, python, kind):
-        self.run, self.python, self.kind, self.workers = run, python, kind, {}
+    def __init__(self, run, python, kind, kv='bf16'):
+        self.run, self.python, self.kind, self.kv, self.workers = run, python, kind, kv, {}
+        self.label = f'SmolLM2-135M {kind}' + ('' if kv == 'bf16' else f', KV of {kv},')
 
     def _wanted(self, name):
         if not self.run.wanted(name):
@@ -80,7 +81,8 @@ class Model:
         self.workers[self.ours] = self.ours.program(run.build / 'model-peer')
         self.workers[self.theirs] = self.theirs.worker(self.python, 'model_llama', {'OMP_NUM_THREADS': str(threads)})
         for side, worker in self.workers.items():
-            worker.call('open', file=str(file_of(run, self.python, self.kind)), threads=threads)
+            worker.call('open', file=str(file_of(run, self.python, self.kind)), threads=threads,
+                        **({'kv': self.kv} if side is self.ours else {}))
             side.pause()
 
     def close(self):
@@ -96,11 +98,11 @@ class Model:
         answer = self.workers[side].call(method, tokens=tokens, **more)
         if told is not None:
             told[side] = answer['next']
-        count = len(tokens) if method == 'prefill' else more.get('batch', 1)
+        count = more.get('batch', 1) if method == 'decode' else len(tokens)
         return count / answer['cpu' if self.run.busy else 'seconds']
 
     def beside_llama(self, name, method, tokens, **more):
-        name = f'SmolLM2-135M {self.kind} {name}'
+        name = f'{self.label} {name}'
         if not self._wanted(name):
             return
         given, told = self.prompt(tokens), {}
@@ -111,14 +113,32 @@ class Model:
             said.hear(side, heard)
 
     def long_prompts(self):
-        name = f'SmolLM2-135M {self.kind} prefill 4200'
+        name = f'{self.label} prefill 4200 beside 400'
         if self._wanted(name):
             given, other = self.prompt(4200), Other(self.ours, 'prefill 400')
             self.run.compare(Case(name, 'tokens/s', False, {other.name: 0.8}), self.ours, [other],
                              lambda side: self.rate(self.ours, 'prefill', given[:400] if side is other else given))
 
+    def long_contexts(self):
+        """A chunk of 64 behind long contexts, beside the line through the times of shorter ones."""
+        for behind in (16384, 32768):
+            name, other = f'{self.label} chunk behind {behind}', Other(self.ours, 'line from 2048 and 8192')
+            if not self._wanted(name):
+                continue
+            given = self.prompt(64)
+
+            def time_of(at):
+                return len(given) / self.rate(self.ours, 'chunk', given, behind=at)
+
+            def rate(side):
+                if side is not other:
+                    return len(given) / time_of(behind)
+                near, far = time_of(2048), time_of(8192)
+                return len(given) / (near + (far - near) * (behind - 2048) / (8192 - 2048))
+            self.run.compare(Case(name, 'tokens/s', False, {other.name: 0.9}), self.ours, [other], rate)
+
     def batches(self, count):
-        name = f'SmolLM2-135M {self.kind} decode of eight after 64'
+        name = f'{self.label} decode of eight after 64'
         if self._wanted(name):
             given, other = self.prompt(64), Other(self.ours, 'decode of one')
             self.run.compare(Case(name, 'tokens/s', False, {other.name: 4.0}), self.ours, [other],
@@ -135,11 +155,18 @@ def bench(run):
         return
     for kind in FORMATS:
         with contextlib.closing(Model(run, python, kind)) as model:
-            for tokens in (512,) if run.quick else (128, 512, 2048, 4096):
+            for tokens in (512,) if run.quick else (128, 512, 2048):
                 model.beside_llama(f'prefill {tokens}', 'prefill', tokens)
             count = 16 if run.quick else 32
             for tokens in (128,) if run.quick else (128, 2048):
                 model.beside_llama(f'decode after {tokens}', 'decode', tokens, count=count)
             model.batches(count)
             if not run.quick:
+                model.beside_llama('prefill 4200', 'prefill', 4200)
                 model.long_prompts()
+                model.long_contexts()
+        if not run.quick:
+            for kv in ('f32', 'q8'):
+                with contextlib.closing(Model(run, python, kind, kv)) as model:
+                    model.long_prompts()
+                    model.beside_llama('decode after 2048', 'decode', 2048, count=count)

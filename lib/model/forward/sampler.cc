@@ -41,6 +41,19 @@ uint64_t share_of(float logit, double top, double temperature) {
   return x < -28.0f ? 0 : static_cast<uint64_t>(exponential(x) * 0x1p40f);
 }
 
+// The first of the greatest. Chains of comparisons side by side do not wait for each other.
+size_t likeliest_of(std::span<const float> logits) {
+  constexpr size_t kChains = 8;
+  float most[kChains];
+  std::fill_n(most, kChains, logits[0]);
+  for (size_t i = 0; i + kChains <= logits.size(); i += kChains)
+    for (size_t c = 0; c < kChains; ++c) most[c] = std::max(most[c], logits[i + c]);
+  for (size_t i = logits.size() / kChains * kChains; i < logits.size(); ++i)
+    most[0] = std::max(most[0], logits[i]);
+  const auto at = std::find(logits.begin(), logits.end(), *std::max_element(most, most + kChains));
+  return at == logits.end() ? 0 : static_cast<size_t>(at - logits.begin());  // no numbers at all
+}
+
 uint64_t total_of(std::span<const Candidate> some) {
   uint64_t total = 0;
   for (const Candidate& c : some) total += c.share;
@@ -72,15 +85,15 @@ int32_t sample(std::span<float> logits, const Draw& draw) {
   for (const int32_t id : draw.never)
     if (id >= 0 && static_cast<size_t>(id) < logits.size())
       logits[static_cast<size_t>(id)] = -std::numeric_limits<float>::infinity();
-  const auto likeliest = std::max_element(logits.begin(), logits.end());
-  const auto first = static_cast<int32_t>(likeliest - logits.begin());
+  const size_t likeliest = likeliest_of(logits);
+  const auto first = static_cast<int32_t>(likeliest);
   if (draw.greedy()) return first;
   std::vector<Candidate> kept;
   kept.reserve(logits.size());
   // The likeliest has 2^40.
   const auto least = static_cast<uint64_t>(std::ceil(std::clamp(draw.min_p, 0.0, 1.0) * 0x1p40));
   for (size_t i = 0; i < logits.size(); ++i) {
-    const uint64_t share = share_of(logits[i], double{*likeliest}, draw.temperature);
+    const uint64_t share = share_of(logits[i], double{logits[likeliest]}, draw.temperature);
     if (share >= least) kept.push_back({rank_of(logits[i], static_cast<uint32_t>(i)), share});
   }
   if (draw.top_k > 0 && draw.top_k < kept.size()) {

@@ -1,7 +1,6 @@
 #include "model/forward/transformer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "model/forward/router.h"
 #include "model/kernels/scratch.h"
@@ -27,15 +26,42 @@ size_t rows_of(std::span<const Slice> slices) {
   return rows;
 }
 
-}  // namespace
+// Compilers make vectors of loops whose length they know.
+void add_lanes(const float* __restrict from, float* __restrict to) {
+  for (uint32_t i = 0; i < kLanes; ++i) to[i] += from[i];
+}
 
-// Rows of one slice and one KV head: what attention does at a time.
-struct Transformer::Group {
-  const Slice* slice;
-  size_t begin, end;  // positions
-  size_t row;         // of `begin`, in x
-  uint32_t kv_head;
+// What a row's heads are turned by.
+class Rotations {
+ public:
+  Rotations(const RotaryEmbedding& rope, size_t pairs, size_t position) : pairs_(pairs) {
+    MC_CHECK(pairs <= kHeadDimMax / 2);
+    if (pairs > 0) rope.at(position, cosines_, sines_);
+  }
+  void turn(float* head) const {
+    float* const other = head + pairs_;
+    size_t j = 0;
+    for (; j + kTogether <= pairs_; j += kTogether)
+      turn_some<kTogether>(head + j, other + j, cosines_ + j, sines_ + j);
+    for (; j < pairs_; ++j) turn_some<1>(head + j, other + j, cosines_ + j, sines_ + j);
+  }
+
+ private:
+  static constexpr size_t kTogether = 8;
+  template <size_t kCount>
+  static void turn_some(float* __restrict a, float* __restrict b, const float* __restrict c,
+                        const float* __restrict s) {
+    for (size_t i = 0; i < kCount; ++i) {
+      const float x = a[i], y = b[i];
+      a[i] = x * c[i] - y * s[i];
+      b[i] = y * c[i] + x * s[i];
+    }
+  }
+  size_t pairs_;
+  float cosines_[kHeadDimMax / 2], sines_[kHeadDimMax / 2];
 };
+
+}  // namespace
 
 Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
                          ThreadPool& threads, DType factors)
@@ -60,15 +86,6 @@ size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const
   return (plane + kv_head % each) * kv_.block_tokens * kv_.type.row_bytes(config_.head_dim);
 }
 
-void Transformer::rotate(float* head, std::span<const std::complex<float>> rotations) const {
-  const size_t half = rotations.size();
-  for (size_t j = 0; j < half; ++j) {
-    const float x = head[j], y = head[j + half], c = rotations[j].real(), s = rotations[j].imag();
-    head[j] = x * c - y * s;
-    head[j + half] = y * c + x * s;
-  }
-}
-
 void Transformer::embed(std::span<const int32_t> tokens, float* x) const {
   for (const int32_t token : tokens) {
     MC_CHECK(token >= 0 && static_cast<uint32_t>(token) < config_.vocab);
@@ -86,18 +103,17 @@ void Transformer::prepare(uint32_t layer, size_t position, float* qkv) const {
   for (size_t i = 0; i < w.qkv_bias.size(); ++i) qkv[i] += w.qkv_bias[i];
   const Turn turn = config_.kind(layer).turn;
   const RotaryEmbedding& rope = turn == Turn::kLocal ? local_rope_ : rope_;
-  std::vector<std::complex<float>> rotations(turn == Turn::kNone ? 0 : rope.pairs());
-  if (turn != Turn::kNone) rope.at(position, rotations.data());
+  const Rotations rotations(rope, turn == Turn::kNone ? 0 : rope.pairs(), position);
   for (uint32_t h = 0; h < heads + config_.kv_heads; ++h) {
     float* const head = qkv + size_t{h} * dim;
     if (const uint32_t latent = config_.latent.kv_rank; latent > 0) {
       if (h == heads) kernels_.normalize(head, w.key_norm.data(), latent, Latent::kEps, head);
-      rotate(head + latent, rotations);
+      rotations.turn(head + latent);
       continue;
     }
     const std::vector<float>& norm = h < heads ? w.query_norm : w.key_norm;
     if (!norm.empty()) kernels_.normalize(head, norm.data(), dim, config_.norm_eps, head);
-    rotate(head, rotations);
+    rotations.turn(head);
   }
 }
 
@@ -111,75 +127,11 @@ void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
     const float* from = qkv + config_.q_rows();
     for (uint32_t plane = 0; plane < config_.planes(); ++plane)
       for (uint32_t h = 0; h < kv_heads; ++h, from += dim)
-        kv_.type.write(from, dim, at + plane_at(layer, plane == 1, h));
-  }
-}
-
-// Positions [begin, end) of a plane (a head of keys or of values) as rows of padded floats.
-void Transformer::gather(size_t plane_at, const Slice& slice, size_t begin, size_t end,
-                         float* out) const {
-  const uint32_t dim = config_.head_dim, wide = padded(dim);
-  const size_t head_bytes = kv_.type.row_bytes(dim);
-  for (size_t p = begin; p < end;) {
-    const size_t in_block = p % kv_.block_tokens;
-    const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
-    const std::byte* from = slice.blocks[p / kv_.block_tokens] + plane_at + in_block * head_bytes;
-    if (kv_.type.quantized()) {
-      kv_.type.read(from, n, dim, wide, out);
-      out += n * wide;
-    } else if (wide == dim) {
-      kernels_.widen(kv_.type.type(), from, n * dim, out);
-      out += n * dim;
-    } else {
-      for (size_t i = 0; i < n; ++i, out += wide) {
-        kernels_.widen(kv_.type.type(), from + i * head_bytes, dim, out);
-        std::fill(out + dim, out + wide, 0.0f);
-      }
-    }
-    p += n;
-  }
-}
-
-void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float* out) const {
-  const uint32_t dim = config_.head_dim, wide = padded(dim);
-  const uint32_t per_kv = config_.heads / config_.kv_heads;
-  const size_t rows = g.end - g.begin, queries = rows * per_kv;
-  const auto window = static_cast<size_t>(config_.kind(layer).window);
-  const auto first_of = [&](size_t position) {  // what a row sees begins there
-    return window != 0 && position >= window ? position + 1 - window : 0;
-  };
-  const auto cap = static_cast<float>(config_.attention_cap);
-  const float scale =
-      1.0f / std::sqrt(static_cast<float>(config_.query_scalar > 0 ? config_.query_scalar : dim));
-  std::vector<float> query(queries * wide), sums(queries * wide);
-  std::vector<Attention> states(queries);
-  for (size_t i = 0; i < queries; ++i) {
-    const float* from =
-        qkv + (g.row + i / per_kv) * row_floats() + (g.kv_head * per_kv + i % per_kv) * size_t{dim};
-    for (uint32_t d = 0; d < dim; ++d) query[i * wide + d] = from[d] * scale;
-    states[i].values = sums.data() + i * wide;
-  }
-  const bool apart = config_.planes() == 2;  // else keys are the values
-  const auto keys = floats(kTile * wide), others = floats(apart ? kTile * wide : 0);
-  const float* const values = apart ? others.get() : keys.get();
-  for (size_t tile = first_of(g.begin) / kTile * kTile; tile < g.end; tile += kTile) {
-    const size_t end = std::min<size_t>(g.end, tile + kTile);
-    gather(plane_at(layer, false, g.kv_head), *g.slice, tile, end, keys.get());
-    if (apart) gather(plane_at(layer, true, g.kv_head), *g.slice, tile, end, others.get());
-    for (size_t i = 0; i < queries; ++i) {
-      const size_t position = g.begin + i / per_kv, first = first_of(position);
-      if (position < tile || first >= end) continue;
-      const size_t from = std::max(first, tile) - tile;
-      const auto count = static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile) - from);
-      kernels_.attend(query.data() + i * wide, keys.get() + from * wide, values + from * wide,
-                      count, wide, tile <= first, cap, states[i]);
-    }
-  }
-  for (size_t i = 0; i < queries; ++i) {
-    float* to = out + (g.row + i / per_kv) * config_.q_rows() +
-                (g.kv_head * per_kv + i % per_kv) * size_t{dim};
-    const float share = 1.0f / states[i].total;
-    for (uint32_t d = 0; d < dim; ++d) to[d] = states[i].values[d] * share;
+        if (kv_.type == KvFormat(DType::kBf16))
+          kernels_.round(from, dim,
+                         reinterpret_cast<uint16_t*>(at + plane_at(layer, plane == 1, h)));
+        else
+          kv_.type.write(from, dim, at + plane_at(layer, plane == 1, h));
   }
 }
 
@@ -193,7 +145,10 @@ void Transformer::normalize(const std::vector<float>& weight, const float* x, si
 // x += parts, which are normalized first where the model has a norm for that.
 void Transformer::add(const std::vector<float>& norm, float* parts, size_t rows, float* x) const {
   if (!norm.empty()) normalize(norm, parts, rows, parts);
-  for (size_t i = 0; i < rows * config_.hidden; ++i) x[i] += parts[i];
+  const size_t n = rows * config_.hidden;
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) add_lanes(parts + i, x + i);
+  for (; i < n; ++i) x[i] += parts[i];
 }
 
 void Transformer::attention(uint32_t layer, std::span<const Slice> slices,

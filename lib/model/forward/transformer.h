@@ -10,7 +10,9 @@
 // A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim] of its type; keys
 // are stored rotated, in half-rotation order. A row's numbers depend on its sequence's tokens
 // before it and on nothing else, bit for bit (see kernels.h). Attention reads keys and values as
-// they are stored, its own row's too.
+// they are stored, its own row's too. With KV of bf16 it rounds queries and shares to bf16 where
+// products with weights are rounded too: with `factors` of bf16, and where weights are quantized;
+// with KV in 8 bits it always rounds them (model/kernels/attention.h). Else it is of f32.
 //
 // Of latent attention a position has one plane and one head: [layer][token][kv_rank + rope_dim],
 // the normalized latent vector and the turned numbers. A query is taken to the latent vector's side
@@ -62,16 +64,23 @@ class Transformer {
   void logits(const float* x, size_t rows, float* out) const;  // out: [rows][vocab]
 
  private:
-  struct Group;
+  struct Group {  // rows of one slice and one KV head: what attention does at a time
+    const Slice* slice;
+    size_t begin, end;  // positions
+    size_t row;         // of `begin`, in x
+    uint32_t kv_head;
+  };
   size_t plane_at(uint32_t layer, bool value, uint32_t kv_head) const;
-  void rotate(float* head, std::span<const std::complex<float>> rotations) const;
   size_t row_floats() const { return config_.q_rows() + config_.planes() * config_.kv_rows(); }
   void project(const LayerWeights& w, const float* x, size_t rows, bool kv_only, float* qkv) const;
   void expand(const LayerWeights& w, const float* attended, size_t rows, float* out) const;
   void heads(uint64_t work, const std::function<void(size_t)>& one) const;
   void prepare(uint32_t layer, size_t position, float* qkv) const;
   void store(uint32_t layer, const Slice& slice, float* qkv) const;
-  void gather(size_t plane_at, const Slice& slice, size_t begin, size_t end, float* out) const;
+  void rows_at(size_t plane_at, const Slice& slice, size_t begin, size_t end,
+               const std::byte** rows) const;
+  template <class Tiles>
+  void attend_by(uint32_t layer, const Group& group, const float* qkv, float* out) const;
   void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
   void normalize(const std::vector<float>& weight, const float* x, size_t rows, float* out) const;
   void add(const std::vector<float>& norm, float* parts, size_t rows, float* x) const;

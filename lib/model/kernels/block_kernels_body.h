@@ -2,7 +2,7 @@
 // file per instruction set defines before it includes this:
 //
 //   Words       64 bytes: the integers of a step, one of 4 for each of 16 columns
-//   Dots<bits>  16 sums of products of integers
+//   Dots<bits>  16 sums of products of integers; kRows: of how many rows together
 //
 // Nothing of the standard library may be instantiated here (kernels_body.h says why).
 #pragma once
@@ -17,10 +17,7 @@ constexpr float kLeastRounded = 1e-30f;  // a group whose numbers are all smalle
   const V a = V::load(x), b = V::load(x + kLanes);
   const V larger =
       V::greater_of(V::greater_of(a, V::sub(V::zero(), a)), V::greater_of(b, V::sub(V::zero(), b)));
-  float lanes[kGroup];
-  larger.store(lanes);
-  float most = 0;
-  for (uint32_t i = 0; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
+  const float most = larger.most();
   const bool nothing = !(most >= kLeastRounded);
   scale = nothing ? 0 : most / 127.0f;
   const V inverse = V::all(nothing ? 0 : 127.0f / most);
@@ -28,16 +25,8 @@ constexpr float kLeastRounded = 1e-30f;  // a group whose numbers are all smalle
     return V::lesser_of(V::greater_of(V::round(V::mul(v, inverse)), V::all(-127.0f)),
                         V::all(127.0f));
   };
-  rounded(a).store(lanes);
-  rounded(b).store(lanes + kLanes);
-  for (uint32_t half = 0; half < 2; ++half) {
-    sums[half] = 0;
-    for (uint32_t i = half * kLanes; i < (half + 1) * kLanes; ++i) {
-      const auto q = static_cast<int32_t>(lanes[i]);
-      out[i] = static_cast<int8_t>(q);
-      sums[half] += q;
-    }
-  }
+  sums[0] = rounded(a).store_integers(out);
+  sums[1] = rounded(b).store_integers(out + kLanes);
 }
 
 // A chunk of rows.
@@ -79,21 +68,23 @@ template <uint32_t kBits, uint32_t kStep>
   }
 }
 
-template <uint32_t kBits, uint32_t kStep, uint32_t kEnd, uint32_t kRows, uint32_t kWide>
+// `x`: the first row's integers, of each step those of kRows rows.
+template <uint32_t kBits, uint32_t kStep, uint32_t kEnd, uint32_t kRows, uint32_t kSome,
+          uint32_t kWide>
 [[gnu::always_inline]] inline void add_words(const std::byte* group, size_t panel_bytes,
-                                             const int8_t* x, Dots<kBits> (&dots)[kRows][kWide]) {
+                                             const int8_t* x, Dots<kBits> (&dots)[kSome][kWide]) {
   if constexpr (kStep < kEnd) {
     Words w[kWide];
     MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p) w[p] = words_of<kBits, kStep>(group + p * panel_bytes);
     MC_UNROLL
-    for (uint32_t r = 0; r < kRows; ++r) {
+    for (uint32_t r = 0; r < kSome; ++r) {
       int32_t four;
       __builtin_memcpy(&four, x + (kStep * kRows + r) * 4, 4);
       MC_UNROLL
       for (uint32_t p = 0; p < kWide; ++p) dots[r][p].template add<kStep>(w[p], four);
     }
-    add_words<kBits, kStep + 1, kEnd>(group, panel_bytes, x, dots);
+    add_words<kBits, kStep + 1, kEnd, kRows>(group, panel_bytes, x, dots);
   }
 }
 
@@ -108,37 +99,53 @@ struct GroupPlace {  // of the first panel
   bool f16;
 };
 
-// One half of a group, or (kPart 2) the whole.
-template <uint32_t kBits, bool kMinimum, uint32_t kPart, uint32_t kRows, uint32_t kWide>
-[[gnu::always_inline]] inline void add_part(const GroupPlace& at, const RoundedRows& x,
-                                            V (&sums)[kRows][kWide]) {
+// One half of a group, or (kPart 2) the whole, of kSome rows from `first` on.
+template <uint32_t kBits, bool kMinimum, uint32_t kPart, uint32_t kSome, uint32_t kRows,
+          uint32_t kWide>
+[[gnu::always_inline]] inline void add_some(const GroupPlace& at, const RoundedRows& x,
+                                            uint32_t first, V (&sums)[kRows][kWide]) {
   constexpr uint32_t kFirst = kPart == 1 ? 4 : 0, kLast = kPart == 0 ? 4 : 8;
   constexpr uint32_t kHalves = kPart == 2 ? 1 : 2, kSecond = kPart == 1 ? 1 : 0;
-  const size_t part = (size_t{at.group} * 3 + kPart) * kRows, row = size_t{at.group} * kRows;
+  const size_t part = (size_t{at.group} * 3 + kPart) * kRows + first;
+  const size_t row = size_t{at.group} * kRows + first;
   const uint32_t number = (at.f16 ? 2 : 4) * kLanes;
-  Dots<kBits> dots[kRows][kWide];
+  Dots<kBits> dots[kSome][kWide];
   MC_UNROLL
-  for (uint32_t r = 0; r < kRows; ++r) {
+  for (uint32_t r = 0; r < kSome; ++r) {
     MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p)
       dots[r][p].template start<offset_of(kBits, kHalves == 2, kMinimum)>(x.minus_sums[part + r]);
   }
-  add_words<kBits, kFirst, kLast>(at.integers, at.panel_bytes, x.integers + row * kGroup, dots);
+  add_words<kBits, kFirst, kLast, kRows>(at.integers, at.panel_bytes,
+                                         x.integers + size_t{at.group} * kRows * kGroup + first * 4,
+                                         dots);
   MC_UNROLL
   for (uint32_t p = 0; p < kWide; ++p) {
     const std::byte* const scales = at.scales + p * at.panel_bytes;
     const V scale = scales_at(scales + kSecond * number, at.f16);
     MC_UNROLL
-    for (uint32_t r = 0; r < kRows; ++r)
-      sums[r][p] =
-          V::fma(dots[r][p].floats(), V::mul(scale, V::all(x.scales[row + r])), sums[r][p]);
+    for (uint32_t r = 0; r < kSome; ++r) {
+      V& sum = sums[first + r][p];
+      sum = V::fma(dots[r][p].floats(), V::mul(scale, V::all(x.scales[row + r])), sum);
+    }
     if constexpr (kMinimum) {
       const V minimum = scales_at(scales + (kHalves + kSecond) * number, at.f16);
       MC_UNROLL
-      for (uint32_t r = 0; r < kRows; ++r)
-        sums[r][p] = V::fma(minimum, V::all(x.shares[part + r]), sums[r][p]);
+      for (uint32_t r = 0; r < kSome; ++r) {
+        V& sum = sums[first + r][p];
+        sum = V::fma(minimum, V::all(x.shares[part + r]), sum);
+      }
     }
   }
+}
+
+template <uint32_t kBits, bool kMinimum, uint32_t kPart, uint32_t kRows, uint32_t kWide>
+[[gnu::always_inline]] inline void add_part(const GroupPlace& at, const RoundedRows& x,
+                                            V (&sums)[kRows][kWide]) {
+  constexpr uint32_t kSome = kRows < Dots<kBits>::kRows ? kRows : Dots<kBits>::kRows;
+  MC_UNROLL
+  for (uint32_t first = 0; first < kRows; first += kSome)
+    add_some<kBits, kMinimum, kPart, kSome>(at, x, first, sums);
 }
 
 // Fetches a group's share of kWide panels into the second cache: panels are so short that the

@@ -6,8 +6,8 @@
 // sum and on nothing else: not on the number of rows computed together, the ends of chunks, or the
 // number of threads. So tokens are equal however a prompt was cut, batched or reused.
 //
-// Units: floats; strides in elements unless they say bytes. Thread: any. Source: FlashAttention
-// (Dao 2022) for the running softmax; Cephes for the polynomial of exp.
+// Units: floats; strides in elements unless they say bytes. Thread: any. Source: Cephes for the
+// polynomial of exp.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,14 +16,13 @@
 
 #include "model/files/dtype.h"
 #include "model/files/families.h"
+#include "model/kernels/attention.h"
 #include "model/kernels/block_kernels.h"
 
 namespace mc::model {
 
 inline constexpr uint32_t kLanes = 16;  // columns of a panel of weights
 inline constexpr uint32_t kPanels = 3;  // panels computed together
-inline constexpr uint32_t kTile = 64;   // positions attention takes at a time
-inline constexpr uint32_t kHeadDimMax = 1024;
 
 // y[row][column] = sum over k of x[row][k] w[k][column], for up to kPanels panels of weights. The k
 // are cut into `segments` equal parts, each summed from zero, the parts added in order. A panel of
@@ -50,12 +49,6 @@ struct PanelJob {
 };
 inline constexpr size_t kGroupRows = 8;  // rows computed together
 
-// A query's attention while it goes through its tiles. `values`: padded(head_dim) floats.
-struct Attention {
-  float most = 0, total = 0;
-  float* values = nullptr;
-};
-
 struct Kernels {
   const char* name;
   void (*multiply)(const PanelJob& job);
@@ -67,11 +60,17 @@ struct Kernels {
   void (*normalize)(const float* x, const float* weight, size_t n, double eps, float* out);
   // out[i] = activation(gate[i]) * up[i]
   void (*gate)(const float* gate, const float* up, size_t n, Activation activation, float* out);
-  // One tile of `count` (1 to kTile) keys and values, rows of `dim` floats (a multiple of kLanes,
-  // the padding zero), added to a query's attention; `first` tile: begins it. The query is scaled.
-  // `cap` above 0: a score s becomes cap x tanh(s / cap).
-  void (*attend)(const float* query, const float* keys, const float* values, uint32_t count,
-                 uint32_t dim, bool first, float cap, Attention& a);
+  // Attention to a tile (attention.h).
+  void (*attend)(const FloatAttention& job);
+  void (*score_pairs)(const PairScores& job);
+  void (*add_pair_values)(const PairValues& job);
+  // `words` words of 32 bits of each row, all exclusive-ored with `flip`: of each 16 rows as
+  // [word][row], `panel_bytes` from one to the next. `rows`: `count` pointers rounded up to 16.
+  void (*turn_words)(const std::byte* const* rows, uint32_t count, uint32_t words, uint32_t flip,
+                     std::byte* out, size_t panel_bytes);
+  // out[i] = first[i], second[i] as bf16, of bf16 or of integers of 8 bits. n: a multiple of 16.
+  void (*pair_rows)(bool integers, const std::byte* first, const std::byte* second, uint32_t n,
+                    std::byte* out);
   // x[i] = cap x tanh(x[i] / cap)
   void (*soft_cap)(float* x, size_t n, float cap);
   // x[i] = e^x[i], for x up to 88; below -87 it is as for -87.

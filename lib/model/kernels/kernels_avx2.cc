@@ -6,6 +6,31 @@ MC_TARGET_BEGIN("avx2,fma,f16c")
 namespace mc::model::avx2 {
 namespace {
 
+// Eight words of eight rows: out is [word][16 rows].
+inline void turn_eight(const std::byte* const* rows, size_t at, uint32_t flip, std::byte* out) {
+  const __m256i flips = _mm256_set1_epi32(static_cast<int>(flip));
+  __m256 columns[2][4];  // of four rows: of each four words, the one at this place
+  for (uint32_t i = 0; i < 2; ++i) {
+    __m256 r[4];
+    for (uint32_t j = 0; j < 4; ++j)
+      r[j] = _mm256_castsi256_ps(_mm256_xor_si256(
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[4 * i + j] + at)), flips));
+    const __m256d p = _mm256_castps_pd(_mm256_unpacklo_ps(r[0], r[1]));
+    const __m256d q = _mm256_castps_pd(_mm256_unpackhi_ps(r[0], r[1]));
+    const __m256d s = _mm256_castps_pd(_mm256_unpacklo_ps(r[2], r[3]));
+    const __m256d t = _mm256_castps_pd(_mm256_unpackhi_ps(r[2], r[3]));
+    columns[i][0] = _mm256_castpd_ps(_mm256_unpacklo_pd(p, s));
+    columns[i][1] = _mm256_castpd_ps(_mm256_unpackhi_pd(p, s));
+    columns[i][2] = _mm256_castpd_ps(_mm256_unpacklo_pd(q, t));
+    columns[i][3] = _mm256_castpd_ps(_mm256_unpackhi_pd(q, t));
+  }
+  for (uint32_t c = 0; c < 4; ++c) {
+    auto* const to = reinterpret_cast<float*>(out + size_t{64} * c);
+    _mm256_storeu_ps(to, _mm256_permute2f128_ps(columns[0][c], columns[1][c], 0x20));
+    _mm256_storeu_ps(to + 4 * kLanes, _mm256_permute2f128_ps(columns[0][c], columns[1][c], 0x31));
+  }
+}
+
 struct V {
   __m256 a, b;  // lanes 0 to 7, 8 to 15
 
@@ -79,6 +104,50 @@ struct V {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
   }
+  float most() const {
+    const __m256 eight = _mm256_max_ps(a, b);
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
+  }
+  // Whole numbers from -128 to 127. Returns their sum.
+  int32_t store_integers(int8_t* p) const {
+    const __m256i x = _mm256_cvtps_epi32(a), y = _mm256_cvtps_epi32(b);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(x, y), 0b11'01'10'00);
+    _mm_storeu_si128(
+        reinterpret_cast<__m128i*>(p),
+        _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+    const __m256i eight = _mm256_add_epi32(x, y);
+    const __m128i four =
+        _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    const __m128i two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 1)));
+  }
+  static __m256 eight_pairs(__m256 first, __m256 second) {  // of bf16 as floats
+    return _mm256_or_ps(_mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256(first), 16)),
+                        second);
+  }
+  // 16 pairs of bf16: of x the first.
+  static V pair_bf16(const std::byte* x, const std::byte* y) {
+    const V first = load_bf16(x), second = load_bf16(y);
+    return {eight_pairs(first.a, second.a), eight_pairs(first.b, second.b)};
+  }
+  static __m256 eight_floats(const std::byte* integers) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(integers));
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+  }
+  static V pair_integers(const std::byte* x, const std::byte* y) {
+    return {eight_pairs(eight_floats(x), eight_seconds(eight_floats(y))),
+            eight_pairs(eight_floats(x + 8), eight_seconds(eight_floats(y + 8)))};
+  }
+
+  // Words `at` bytes into 16 rows, n of each: out is [word][row].
+  static void turn(const std::byte* const* rows, size_t at, uint32_t n, uint32_t flip,
+                   std::byte* out) {
+    for (uint32_t word = 0; word < n; word += 8)
+      for (uint32_t row = 0; row < kLanes; row += 8)
+        turn_eight(rows + row, at + size_t{word} * 4, flip, out + size_t{word} * 64 + row * 4);
+  }
 
   static constexpr uint32_t kChains = 4;  // sums that stay in registers together
   static __m256 fours(__m256 x, __m256 y) {
@@ -128,10 +197,11 @@ struct Words {
 };
 
 // Products are added in pairs to 16 bits, and to 32 bits before they could overflow: after kRun
-// steps, for a pair is at most 2 x 127 times the largest integer.
+// steps, for a pair is at most 2 x 127 times the largest integer. A group has eight steps.
 template <uint32_t kBits>
 struct Dots {
-  static constexpr uint32_t kRun = kBits <= 5 ? 4 : 2;
+  static constexpr uint32_t kRows = kBits == 4 ? 4 : 2;  // that stay in registers together
+  static constexpr uint32_t kRun = kBits == 4 ? 8 : kBits == 5 ? 4 : 2;
   __m256i a, b, pairs_a, pairs_b;
 
   template <uint32_t kOffset>
@@ -143,22 +213,29 @@ struct Dots {
   }
   template <uint32_t kStep>
   void add(Words w, int32_t x) {
-    const __m256i four = _mm256_set1_epi32(x), one = _mm256_set1_epi16(1);
+    const __m256i four = _mm256_set1_epi32(x);
     pairs_a = _mm256_add_epi16(pairs_a, _mm256_maddubs_epi16(w.a, four));
     pairs_b = _mm256_add_epi16(pairs_b, _mm256_maddubs_epi16(w.b, four));
-    if constexpr ((kStep + 1) % kRun == 0) {
-      a = _mm256_add_epi32(a, _mm256_madd_epi16(pairs_a, one));
-      b = _mm256_add_epi32(b, _mm256_madd_epi16(pairs_b, one));
+    if constexpr (kRun < 8 && (kStep + 1) % kRun == 0) {
+      a = with_pairs(a, pairs_a);
+      b = with_pairs(b, pairs_b);
       pairs_a = pairs_b = _mm256_setzero_si256();
     }
   }
-  V floats() const { return {_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)}; }
+  static __m256i with_pairs(__m256i sum, __m256i pairs) {
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+  V floats() const {
+    if constexpr (kRun < 8) return {_mm256_cvtepi32_ps(a), _mm256_cvtepi32_ps(b)};
+    return {_mm256_cvtepi32_ps(with_pairs(a, pairs_a)), _mm256_cvtepi32_ps(with_pairs(b, pairs_b))};
+  }
 };
 
 // Integers of 8 bits are taken without their offset of 128, for 255 x 127 x 2 is over 16 bits:
 // their sign goes to the other factor.
 template <>
 struct Dots<8> {
+  static constexpr uint32_t kRows = 4;
   __m256i a, b;
 
   template <uint32_t kOffset>
@@ -184,8 +261,9 @@ struct Dots<8> {
 }  // namespace
 
 const BlockKernels kBlockKernels{round_rows, multiply_blocks};
-const Kernels kKernels{"avx2", multiply, widen,    round,        normalize,
-                       gate,   attend,   soft_cap, exponentials, &kBlockKernels};
+const Kernels kKernels{"avx2",    multiply, widen,        round,           normalize,
+                       gate,      attend,   score_pairs,  add_pair_values, turn_words,
+                       pair_rows, soft_cap, exponentials, &kBlockKernels};
 
 }  // namespace mc::model::avx2
 

@@ -19,10 +19,20 @@ namespace {
 }  // namespace
 
 // With VNNI, or without.
-const Kernels kKernels{"avx512", multiply, widen,    round,        normalize,
-                       gate,     attend,   soft_cap, exponentials, &avx512vnni::kBlockKernels};
-const Kernels kKernelsOfFloats{"avx512", multiply, widen,    round,        normalize,
-                               gate,     attend,   soft_cap, exponentials, &avx2::kBlockKernels};
+const Kernels kKernels{"avx512",        multiply,
+                       widen,           round,
+                       normalize,       gate,
+                       attend,          score_pairs,
+                       add_pair_values, turn_words,
+                       pair_rows,       soft_cap,
+                       exponentials,    &avx512vnni::kBlockKernels};
+const Kernels kKernelsOfFloats{"avx512",        multiply,
+                               widen,           round,
+                               normalize,       gate,
+                               attend,          score_pairs,
+                               add_pair_values, turn_words,
+                               pair_rows,       soft_cap,
+                               exponentials,    &avx2::kBlockKernels};
 
 }  // namespace mc::model::avx512
 

@@ -20,8 +20,13 @@ namespace {
 
 }  // namespace
 
-const Kernels kKernels{"avx512bf16", multiply, widen,    round,        normalize,
-                       gate,         attend,   soft_cap, exponentials, &avx512vnni::kBlockKernels};
+const Kernels kKernels{"avx512bf16",    multiply,
+                       widen,           round,
+                       normalize,       gate,
+                       attend,          score_pairs,
+                       add_pair_values, turn_words,
+                       pair_rows,       soft_cap,
+                       exponentials,    &avx512vnni::kBlockKernels};
 
 }  // namespace mc::model::avx512bf16
 

@@ -25,6 +25,7 @@ struct Words {
 
 template <uint32_t kBits>
 struct Dots {
+  static constexpr uint32_t kRows = 8;  // that stay in registers together
   __m512i v;
 
   template <uint32_t kOffset>

@@ -120,45 +120,58 @@ void multiply_tile(const PanelJob& job, size_t row, Span span, Start start) {
   }
 }
 
-template <Feed kFeed, uint32_t kWide>
-void multiply_span(const PanelJob& job, Span span, Start start) {
-  size_t row = 0;
-  for (; row + 8 <= job.rows; row += 8) multiply_tile<kFeed, 8, kWide>(job, row, span, start);
-  if (row + 4 <= job.rows) {
-    multiply_tile<kFeed, 4, kWide>(job, row, span, start);
-    row += 4;
-  }
-  if (row + 2 <= job.rows) {
-    multiply_tile<kFeed, 2, kWide>(job, row, span, start);
-    row += 2;
-  }
-  if (row < job.rows) multiply_tile<kFeed, 1, kWide>(job, row, span, start);
+struct RowRange {
+  size_t begin, end;
+};
+
+template <Feed kFeed, uint32_t kRows, uint32_t kWide>
+void multiply_span(const PanelJob& job, RowRange rows, Span span, Start start) {
+  for (; rows.begin + kRows <= rows.end; rows.begin += kRows)
+    multiply_tile<kFeed, kRows, kWide>(job, rows.begin, span, start);
+  if constexpr (kRows > 1) multiply_span<kFeed, kRows / 2, kWide>(job, rows, span, start);
 }
 
-template <Feed kFeed, uint32_t kWide>
-void multiply_panels(const PanelJob& job) {
+template <Feed kFeed, uint32_t kRows, uint32_t kWide>
+void multiply_panels(const PanelJob& job, RowRange rows) {
   const uint32_t steps = job.steps();
   for (uint32_t s = 0; s < job.segments; ++s) {
     // Parts after the first are added as a whole, so they are not cut further.
     const uint32_t depth = s == 0 && job.rows > 8 ? kDepth : steps;
     for (uint32_t begin = 0; begin < steps; begin += depth) {
       const uint32_t end = begin + depth < steps ? begin + depth : steps;
-      multiply_span<kFeed, kWide>(job, {s, begin, end},
-                                  s > 0        ? Start::kAdd
-                                  : begin == 0 ? Start::kZero
-                                               : Start::kContinue);
+      multiply_span<kFeed, kRows, kWide>(job, rows, {s, begin, end},
+                                         s > 0        ? Start::kAdd
+                                         : begin == 0 ? Start::kZero
+                                                      : Start::kContinue);
     }
   }
 }
 
+template <Feed kFeed, uint32_t kRows>
+void multiply_wide(const PanelJob& job, RowRange rows) {
+  if (job.columns > 2 * kLanes)
+    multiply_panels<kFeed, kRows, 3>(job, rows);
+  else if (job.columns > kLanes)
+    multiply_panels<kFeed, kRows, 2>(job, rows);
+  else
+    multiply_panels<kFeed, kRows, 1>(job, rows);
+}
+
 template <Feed kFeed>
 void multiply_feed(const PanelJob& job) {
-  if (job.columns > 2 * kLanes)
-    multiply_panels<kFeed, 3>(job);
-  else if (job.columns > kLanes)
-    multiply_panels<kFeed, 2>(job);
-  else
-    multiply_panels<kFeed, 1>(job);
+  if constexpr (V::kChains >= 16) {
+    multiply_wide<kFeed, 8>(job, {0, job.rows});
+  } else {  // fewer registers: four rows by a panel, or two by three
+    const size_t fours = job.rows / 4 * 4;
+    for (uint32_t first = 0; fours > 0 && first < job.columns; first += kLanes) {
+      PanelJob panel = job;
+      panel.panels += first / kLanes * job.panel_bytes;
+      panel.columns = job.columns - first < kLanes ? job.columns - first : kLanes;
+      panel.y += first;
+      multiply_panels<kFeed, 4, 1>(panel, {0, fours});
+    }
+    if (fours < job.rows) multiply_wide<kFeed, 2>(job, {fours, job.rows});
+  }
 }
 
 void multiply(const PanelJob& job) {
@@ -303,77 +316,4 @@ struct Exponential {
 void soft_cap(float* x, size_t n, float cap) { each_of(x, x, n, x, Cap{cap}); }
 void exponentials(float* x, size_t n) { each_of(x, x, n, x, Exponential()); }
 
-template <uint32_t kWide>
-[[gnu::always_inline]] inline void add_values(const float* p, const float* values, uint32_t count,
-                                              uint32_t dim, V keep, float* out) {
-  V sums[kWide];
-  MC_UNROLL
-  for (uint32_t i = 0; i < kWide; ++i) sums[i] = V::mul(V::load(out + i * kLanes), keep);
-  for (uint32_t t = 0; t < count; ++t) {
-    const V share = V::all(p[t]);
-    MC_UNROLL
-    for (uint32_t i = 0; i < kWide; ++i)
-      sums[i] = V::fma(share, V::load(values + t * dim + i * kLanes), sums[i]);
-  }
-  MC_UNROLL
-  for (uint32_t i = 0; i < kWide; ++i) sums[i].store(out + i * kLanes);
-}
-
-// The products of a query with `count` keys.
-[[gnu::always_inline]] inline void score_keys(const float* query, const float* keys, uint32_t count,
-                                              uint32_t dim, float* p) {
-  uint32_t t = 0;
-  for (; t + kLanes <= count; t += kLanes) {
-    V sums[kLanes];
-    MC_UNROLL
-    for (uint32_t first = 0; first < kLanes; first += V::kChains) {
-      const float* const from = keys + size_t{t + first} * dim;
-      V some[V::kChains];
-      MC_UNROLL
-      for (uint32_t i = 0; i < V::kChains; ++i) some[i] = V::zero();
-      for (uint32_t d = 0; d < dim; d += kLanes) {
-        const V q = V::load(query + d);
-        MC_UNROLL
-        for (uint32_t i = 0; i < V::kChains; ++i)
-          some[i] = V::fma(q, V::load(from + size_t{i} * dim + d), some[i]);
-      }
-      MC_UNROLL
-      for (uint32_t i = 0; i < V::kChains; ++i) sums[first + i] = some[i];
-    }
-    V::sums(sums).store(p + t);
-  }
-  for (; t < count; ++t) {
-    V sum = V::zero();
-    for (uint32_t d = 0; d < dim; d += kLanes)
-      sum = V::fma(V::load(query + d), V::load(keys + size_t{t} * dim + d), sum);
-    p[t] = sum.sum();
-  }
-}
-
-void attend(const float* query, const float* keys, const float* values, uint32_t count,
-            uint32_t dim, bool first, float cap, Attention& a) {
-  float p[kTile], lanes[kLanes];
-  score_keys(query, keys, count, dim, p);
-  if (cap > 0) soft_cap(p, count, cap);
-  for (uint32_t t = count; t % kLanes != 0; ++t) p[t] = -__builtin_inff();
-  V greatest = V::all(first ? -__builtin_inff() : a.most);
-  for (uint32_t t = 0; t < count; t += kLanes) greatest = V::greater_of(V::load(p + t), greatest);
-  greatest.store(lanes);
-  float most = lanes[0];
-  for (uint32_t i = 1; i < kLanes; ++i) most = lanes[i] > most ? lanes[i] : most;
-  const V top = V::all(most);
-  V total = V::zero();
-  for (uint32_t t = 0; t < count; t += kLanes) {
-    exponential(V::sub(V::load(p + t), top)).store(p + t);
-    for (uint32_t i = count; i < t + kLanes; ++i) p[i] = 0;
-    total = V::add(total, V::load(p + t));
-  }
-  exponential(V::all(first ? 0.0f : a.most - most)).store(lanes);
-  const V keep = first ? V::zero() : V::all(lanes[0]);
-  a.total = first ? total.sum() : __builtin_fmaf(a.total, lanes[0], total.sum());
-  a.most = most;
-  uint32_t d = 0;
-  for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
-    add_values<4>(p, values + d, count, dim, keep, a.values + d);
-  for (; d < dim; d += kLanes) add_values<1>(p, values + d, count, dim, keep, a.values + d);
-}
+#include "model/kernels/attention_body.h"

@@ -3,7 +3,7 @@
 
 #include "model/kernels/kernel_dispatch.h"
 
-#define MC_PLAIN_LANES
+#define MC_UNROLL  // no registers to keep anything in
 
 namespace mc::model::plain {
 namespace {
@@ -92,6 +92,46 @@ struct V {
       for (uint32_t i = 0; i < half; ++i) s[i] += s[i + half];
     return s[0];
   }
+  float most() const {
+    float most = f[0];
+    for (uint32_t i = 1; i < kLanes; ++i) most = f[i] > most ? f[i] : most;
+    return most;
+  }
+  // Whole numbers from -128 to 127. Returns their sum.
+  int32_t store_integers(int8_t* p) const {
+    int32_t sum = 0;
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      const auto q = static_cast<int32_t>(f[i]);
+      p[i] = static_cast<int8_t>(q);
+      sum += q;
+    }
+    return sum;
+  }
+  // 16 pairs of bf16: of a the first.
+  static V pair_bf16(const std::byte* a, const std::byte* b) {
+    const V first = load_bf16(a), second = load_bf16(b);
+    return each([&](uint32_t i) {
+      return std::bit_cast<float>(std::bit_cast<uint32_t>(first.f[i]) >> 16 |
+                                  std::bit_cast<uint32_t>(second.f[i]));
+    });
+  }
+  static V pair_integers(const std::byte* a, const std::byte* b) {
+    const auto bits = [](const std::byte* p) {
+      return std::bit_cast<uint32_t>(static_cast<float>(std::to_integer<int8_t>(*p)));
+    };
+    return each([&](uint32_t i) { return std::bit_cast<float>(bits(a + i) >> 16 | bits(b + i)); });
+  }
+  // Words `at` bytes into 16 rows, n of each: out is [word][row].
+  static void turn(const std::byte* const* rows, size_t at, uint32_t n, uint32_t flip,
+                   std::byte* out) {
+    for (uint32_t i = 0; i < n; ++i)
+      for (uint32_t row = 0; row < kLanes; ++row, out += 4) {
+        uint32_t word;
+        __builtin_memcpy(&word, rows[row] + at + size_t{4} * i, sizeof word);
+        word ^= flip;
+        __builtin_memcpy(out, &word, sizeof word);
+      }
+  }
   static constexpr uint32_t kChains = 1;
   static V sums(const V (&v)[kLanes]) {
     return each([&](uint32_t i) { return v[i].sum(); });
@@ -128,6 +168,7 @@ struct Words {
 
 template <uint32_t kBits>
 struct Dots {
+  static constexpr uint32_t kRows = 8;  // that stay in registers together
   int32_t sums[kLanes];
 
   template <uint32_t kOffset>
@@ -151,7 +192,8 @@ struct Dots {
 }  // namespace
 
 const BlockKernels kBlockKernels{round_rows, multiply_blocks};
-const Kernels kKernels{"plain", multiply, widen,    round,        normalize,
-                       gate,    attend,   soft_cap, exponentials, &kBlockKernels};
+const Kernels kKernels{"plain",   multiply, widen,        round,           normalize,
+                       gate,      attend,   score_pairs,  add_pair_values, turn_words,
+                       pair_rows, soft_cap, exponentials, &kBlockKernels};
 
 }  // namespace mc::model::plain

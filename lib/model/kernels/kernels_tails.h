@@ -1,15 +1,6 @@
 // Loads and stores the first lanes of a V: the ends of rows. Included as kernels_body.h is.
 #pragma once
 
-// Before a loop over the rows of a tile: what it goes through stays in registers.
-#if defined(MC_PLAIN_LANES)  // no registers to keep anything in
-#define MC_UNROLL
-#elif defined(__clang__)
-#define MC_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define MC_UNROLL _Pragma("GCC unroll 16")
-#endif
-
 [[gnu::always_inline]] inline V load_some(const float* from, uint32_t n) {
   if (n == kLanes) return V::load(from);
   float lanes[kLanes] = {};

@@ -21,3 +21,10 @@
 #define MC_TARGET_BEGIN(set) MC_PRAGMA(GCC push_options) MC_PRAGMA(GCC target(set))
 #define MC_TARGET_END MC_PRAGMA(GCC pop_options)
 #endif
+
+// Before a loop over the rows of a tile: what it goes through stays in registers.
+#if defined(__clang__)
+#define MC_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define MC_UNROLL _Pragma("GCC unroll 16")
+#endif

@@ -32,6 +32,7 @@ class Matrix {
 
   uint32_t rows() const { return rows_; }
   uint32_t columns() const { return columns_; }
+  bool quantized() const { return !blocks_.empty(); }
   size_t bytes() const;
   void row(uint32_t n, float* out) const;
 

@@ -18,14 +18,26 @@ RotaryEmbedding::RotaryEmbedding(const Rope& rope, uint32_t head_dim, uint64_t p
       coarse_.push_back(rope.scale * rotation(s * static_cast<double>(i * kRotationStep)));
 }
 
-void RotaryEmbedding::at(size_t position, std::complex<float>* rotations) const {
+template <class Take>
+void RotaryEmbedding::each(size_t position, const Take& take) const {
   const auto* coarse = coarse_.data() + position / kRotationStep * pairs_;
   const auto* fine = fine_.data() + position % kRotationStep * pairs_;
   for (size_t j = 0; j < pairs_; ++j) {
     const std::complex<double> a = coarse[j], b = fine[j];
-    rotations[j] = {static_cast<float>(a.real() * b.real() - a.imag() * b.imag()),
-                    static_cast<float>(a.real() * b.imag() + a.imag() * b.real())};
+    take(j, static_cast<float>(a.real() * b.real() - a.imag() * b.imag()),
+         static_cast<float>(a.real() * b.imag() + a.imag() * b.real()));
   }
+}
+
+void RotaryEmbedding::at(size_t position, std::complex<float>* rotations) const {
+  each(position, [&](size_t j, float cosine, float sine) { rotations[j] = {cosine, sine}; });
+}
+
+void RotaryEmbedding::at(size_t position, float* cosines, float* sines) const {
+  each(position, [&](size_t j, float cosine, float sine) {
+    cosines[j] = cosine;
+    sines[j] = sine;
+  });
 }
 
 }  // namespace mc::model

@@ -17,8 +17,11 @@ class RotaryEmbedding {
   RotaryEmbedding(const Rope& rope, uint32_t head_dim, uint64_t positions);
   size_t pairs() const { return pairs_; }
   void at(size_t position, std::complex<float>* rotations) const;  // of each pair
+  void at(size_t position, float* cosines, float* sines) const;
 
  private:
+  template <class Take>
+  void each(size_t position, const Take& take) const;
   const size_t pairs_;
   // Rotations of each pair by multiples of kRotationStep positions, and by fewer.
   std::vector<std::complex<double>> coarse_, fine_;

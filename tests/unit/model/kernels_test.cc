@@ -28,12 +28,23 @@ struct Attended {
 Attended attended(const Kernels& set, uint32_t count, uint32_t dim, float cap) {
   const auto query = some_floats(1, dim), keys = some_floats(2, size_t{kTile} * dim);
   const auto values = some_floats(3, size_t{kTile} * dim);
-  std::vector<float> sums(dim, 7.0f);
+  const auto last = some_floats(4, size_t{count} * dim);  // nothing lies behind them
+  std::vector<float> sums(dim);
   Attention a;
   a.values = sums.data();
-  set.attend(query.data(), keys.data(), values.data(), kTile, dim, true, cap, a);
-  const auto last = some_floats(4, size_t{count} * dim);  // nothing lies behind them
-  set.attend(query.data(), last.data(), last.data(), count, dim, false, cap, a);
+  FloatAttention job;
+  job.queries = query.data();
+  job.count = 1;
+  job.dim = dim;
+  job.cap = cap;
+  job.states = &a;
+  job.keys = keys.data();
+  job.values = values.data();
+  job.positions = kTile;
+  set.attend(job);
+  job.keys = job.values = last.data();
+  job.positions = count;
+  set.attend(job);
   return {a.most, a.total, sums};
 }
 

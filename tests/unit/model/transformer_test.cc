@@ -103,6 +103,80 @@ TEST_CASE("however a prompt is cut, into chunks or into blocks, its bits are the
   }
 }
 
+// KV and factors, and how far logits of up to 4 are from those of exact products with KV of f32.
+struct RoundedWay {
+  KvFormat kv;
+  DType factors;
+  double off;
+};
+const RoundedWay kRoundedWays[] = {{DType::kBf16, DType::kBf16, 0.1},
+                                   {KvFormat::q8(), DType::kF32, 0.1}};
+
+TEST_CASE(
+    "attention of bf16 and of integers: sets, chunks, blocks and threads give the same bits") {
+  ThreadPool one(1), three(3);
+  for (const ModelConfig& c : {small(), small(8, 1, 34), small(4, 2, 64)}) {
+    CAPTURE(c.head_dim);
+    const auto tokens = tokens_of(8, 100, c.vocab);
+    for (const RoundedWay& way : kRoundedWays) {
+      CAPTURE(name(way.kv));
+      const auto logits = [&](const Kernels* set, uint32_t block, size_t chunk,
+                              ThreadPool& threads) {
+        const Transformer t = make(c, {way.kv, block}, threads, DType::kF32, set, way.factors);
+        test::Sequence s(t, tokens.size());
+        return s.add(tokens, chunk);
+      };
+      const auto want = logits(kernels_named("plain"), 16, tokens.size(), one);
+      for (const Kernels* set : kernels_here()) {
+        CAPTURE(set->name);
+        CHECK(logits(set, 7, 70, three) == want);
+      }
+      for (const size_t chunk : {1u, 5u, 64u})
+        CHECK(logits(kernels_named("auto"), 256, chunk, one) == want);
+      const Transformer exact = make(c, {DType::kF32, 16}, one);
+      const double off = worst(want, test::reference(c, exact.weights(), tokens));
+      CHECK(off < way.off);
+      CHECK(off > 2e-4);  // it is rounded
+    }
+  }
+}
+
+// The weights with queries, keys and values in blocks of Q8_0: 32 numbers, as a group of q8 has
+// them.
+Weights with_blocks(const ModelConfig& c, ThreadPool& threads) {
+  Weights w = random_weights(c, 7, DType::kF32, threads);
+  for (LayerWeights& layer : w.layers) {
+    const Matrix whole = std::move(layer.qkv);
+    const BlockRows rows{block_format_numbered(8), whole.rows(),
+                         [&](uint32_t n, std::vector<std::byte>& scratch) {
+                           std::vector<float> row(c.hidden);
+                           whole.row(n, row.data());
+                           scratch.resize(c.hidden / 32 * 34);
+                           for (uint32_t g = 0; g < c.hidden / 32; ++g)
+                             KvFormat::q8().write(&row[g * 32], 32, &scratch[g * 34]);
+                           return static_cast<const std::byte*>(scratch.data());
+                         }};
+    layer.qkv = Matrix::pack_blocks(c.hidden, 1, {&rows, 1}, threads);
+  }
+  return w;
+}
+
+TEST_CASE("KV of bf16 is multiplied rounded where weights are: quantized ones, or by factors") {
+  ThreadPool one(1);
+  ModelConfig c = small(4, 2, 64);
+  c.hidden = 64;
+  const auto tokens = tokens_of(8, 100, c.vocab);
+  const auto logits = [&](bool blocks, DType factors) {
+    const Transformer t(c, blocks ? with_blocks(c, one) : random_weights(c, 7, DType::kF32, one),
+                        {DType::kBf16, 16}, *kernels_named("auto"), one, factors);
+    test::Sequence s(t, tokens.size());
+    return s.add(tokens, tokens.size());
+  };
+  // Factors change nothing but attention here: weights are f32 or in blocks.
+  CHECK(logits(false, DType::kF32) != logits(false, DType::kBf16));
+  CHECK(logits(true, DType::kF32) == logits(true, DType::kBf16));
+}
+
 TEST_CASE("every instruction set computes the same bits") {
   ThreadPool threads(1);
   const ModelConfig c = small();
@@ -148,10 +222,8 @@ TEST_CASE("factors of bf16: every instruction set and chunking computes the same
   CHECK(most < 0.1);
 }
 
-TEST_CASE("a batch of sequences decodes as each of them alone") {
-  ThreadPool threads(2);
-  const ModelConfig c = small();
-  const Transformer t = make(c, {DType::kBf16, 16}, threads);
+void check_batch(const Transformer& t) {
+  const ModelConfig& c = t.config();
   constexpr size_t kSteps = 12;
   std::vector<test::Sequence> batch;
   std::vector<std::vector<int32_t>> alone, together;
@@ -183,6 +255,16 @@ TEST_CASE("a batch of sequences decodes as each of them alone") {
     }
   }
   CHECK(together == alone);
+}
+
+TEST_CASE("a batch of sequences decodes as each of them alone") {
+  ThreadPool threads(2);
+  const ModelConfig c = small();
+  const Transformer exact = make(c, {DType::kBf16, 16}, threads);
+  const Transformer pairs =
+      make(c, {DType::kBf16, 16}, threads, DType::kF32, kernels_named("auto"), DType::kBf16);
+  const Transformer integers = make(c, {KvFormat::q8(), 16}, threads);
+  for (const Transformer* t : {&exact, &pairs, &integers}) check_batch(*t);
 }
 
 TEST_CASE("weights from one seed are always the same; another seed gives others") {
