@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <new>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -211,6 +213,21 @@ Result<> Program::set_words(Verb& verb, const std::vector<std::vector<std::strin
   return {};
 }
 
+namespace {
+
+// What libraries throw ends the program with a sentence, not with a signal.
+Result<int> carry_out(const std::function<Result<int>(Context&)>& body, Context& context) {
+  try {
+    return body(context);
+  } catch (const std::bad_alloc&) {
+    return fail(Code::kNoSpace, "out of memory");
+  } catch (const std::exception& e) {
+    return fail(Code::kInternal, "%s", e.what());
+  }
+}
+
+}  // namespace
+
 int Program::run(Verb& verb, Common& common) {
   if (common.print_config) {
     std::fputs(config_text(verb.list_, "effective options of " + name_ +
@@ -228,7 +245,7 @@ int Program::run(Verb& verb, Common& common) {
     return 2;
   }
   Context context{name_, common.output == "json", common.output == "csv"};
-  auto done = verb.body_(context);
+  auto done = carry_out(verb.body_, context);
   if (done) {
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       std::fputs(printable(name_, "writing the results failed").c_str(), stderr);

@@ -10,6 +10,10 @@
 namespace mc::p2p {
 namespace {
 
+constexpr const char* kPartEnd = ".mc-part";
+
+std::string_view last_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
+
 uint64_t shard_count(uint64_t bytes, uint64_t shard_bytes) {
   return bytes / shard_bytes + (bytes % shard_bytes != 0 ? 1 : 0);
 }
@@ -27,6 +31,16 @@ bool safe_path(const std::string& path) {
     at = slash + 1;
   }
   return true;
+}
+
+std::string part_path(const std::string& path) {
+  const std::string_view name = last_name(path);
+  return path.substr(0, path.size() - name.size()) + "." + std::string(name) + kPartEnd;
+}
+
+bool is_part(const std::string& path) {
+  const std::string_view name = last_name(path);
+  return name.starts_with('.') && name.ends_with(kPartEnd);
 }
 
 uint64_t Manifest::bytes() const {
@@ -75,6 +89,9 @@ Result<> check(const Manifest& m) {
     if (!safe_path(f.path))
       return fail(Code::kInvalid, "set %s: '%.80s' is no path below a folder", name,
                   f.path.c_str());
+    if (is_part(f.path) || last_name(f.path).size() > kFileNameMax)
+      return fail(Code::kInvalid, "set %s: '%.80s': the name is reserved, or longer than %zu bytes",
+                  name, f.path.c_str(), kFileNameMax);
     if (!paths.insert(f.path).second)
       return fail(Code::kInvalid, "set %s: '%.80s' is there twice", name, f.path.c_str());
     count += shard_count(f.bytes, m.shard_bytes);

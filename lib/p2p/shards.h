@@ -17,6 +17,7 @@
 namespace mc::p2p {
 
 inline constexpr size_t kFilesMax = 10'000, kShardsMax = 500'000, kNameMax = 200, kPathMax = 1024;
+inline constexpr size_t kFileNameMax = 240;  // its part has a longer one; the kernel takes 255
 inline constexpr uint64_t kShardBytesMin = 64 * kKiB, kShardBytesMax = 1 * kGiB;
 
 struct FileEntry {
@@ -49,6 +50,9 @@ Result<> check(const Manifest& manifest);
 Result<> check_name(const std::string& name);
 // Relative, without empty parts, "." and "..": it stays below the folder it is put in.
 bool safe_path(const std::string& path);
+// Where the bytes of a file are until all of them are there: beside it, under a name of its own.
+std::string part_path(const std::string& path);
+bool is_part(const std::string& path);
 
 // A bit a shard.
 class ShardSet {

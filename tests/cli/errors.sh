@@ -171,4 +171,10 @@ if [ -x "$MC_BIN/mc-master" ]; then
   done
   [ "$(cat "$T/mine/file")" = kept ] || die "the folder was cleared"
 fi
+if [ -x "$MC_BIN/mc-store" ] && [ -z "${MC_SANITIZE:-}" ]; then
+  # F101: more than there is memory for is an error, and no abort.
+  little() { ulimit -v 400000 && head -c 500M /dev/zero | "$MC_BIN/mc-store" put k; }
+  (little) 2>"$T/err" && die "500 MB fitted into 400"
+  says 'out of memory (no-space)'
+fi
 echo "$daemons daemons"

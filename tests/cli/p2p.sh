@@ -23,6 +23,17 @@ expect 0 "$xfer" pull set-1 --from "$(address origin)" --to "$T/first" --output 
 jq -e '.kept == 3700001 - 262144' "$T/out" >/dev/null || die "resume: $(cat "$T/out")"
 diff -r "$T/w" "$T/first" || die "the changed shard was not repaired"
 
+# F30: what was interrupted does not look whole. A shard of the origin's is another now.
+printf 'x' | dd of="$T/w/a.bin" bs=1 seek=2000000 conv=notrunc status=none
+! "$xfer" pull set-1 --from "$(address origin)" --to "$T/part" 2>"$T/err" || die "a wrong shard was taken"
+[ ! -e "$T/part/a.bin" ] || die "a.bin looks whole"
+[ -s "$T/part/.a.bin.mc-part" ] || die "nothing of a.bin is there: $(ls -lAR "$T/part")"
+cmp "$T/w/sub/b.bin" "$T/part/sub/b.bin" || die "a whole file has not its name"
+dd if="$T/first/a.bin" of="$T/w/a.bin" bs=1 skip=2000000 seek=2000000 count=1 conv=notrunc status=none
+expect 0 "$xfer" pull set-1 --from "$(address origin)" --to "$T/part" --output json
+jq -e '.kept == 3700001 - 262144' "$T/out" >/dev/null || die "resume: $(cat "$T/out")"
+diff -r "$T/w" "$T/part" || die "other bytes arrived, or a part is left"
+
 start second pull set-1 --from "$(address origin)" --to "$T/second" --serve
 start third pull set-1 --from "$(address origin)" --to "$T/third" --serve
 kill_9 origin

@@ -14,11 +14,6 @@ namespace mc::p2p::filecopy {
 namespace {
 
 constexpr uint32_t kModeMask = 0777;
-constexpr size_t kNameMax = 240;  // the temporary name is longer, and 255 is the kernel's limit
-constexpr const char* kPartEnd = ".mc-part";
-
-std::string part_name(const std::string& name) { return "." + name + kPartEnd; }
-bool is_part(const std::string& name) { return name.starts_with('.') && name.ends_with(kPartEnd); }
 
 std::string shown(const std::string& path) { return path.empty() ? "the folder itself" : path; }
 
@@ -150,7 +145,7 @@ class TreePart : public PartialFile {
   Result<> finish(uint32_t mode) override {
     if (::fchmod(fd_.get(), mode & kModeMask) != 0)
       return fail_errno("set the mode of %s", file_.path.c_str());
-    if (::renameat(folder_.get(), part_name(name_).c_str(), folder_.get(), name_.c_str()) != 0)
+    if (::renameat(folder_.get(), part_path(name_).c_str(), folder_.get(), name_.c_str()) != 0)
       return fail_errno("rename %s", file_.path.c_str());
     return {};
   }
@@ -291,10 +286,10 @@ Result<> Tree::set_mode(const std::string& path, uint32_t mode) {
 
 Result<std::unique_ptr<PartialFile>> Tree::begin(const TreeEntry& file) {
   MC_TRY(io::Fd folder, folder_of(file.path));
-  const std::string name = split(file.path).second, temporary = part_name(name);
-  if (name.empty() || name.size() > kNameMax || is_part(name))
+  const std::string name = split(file.path).second, temporary = part_path(name);
+  if (name.empty() || name.size() > kFileNameMax || is_part(name))
     return fail(Code::kInvalid, "'%s': the name is reserved, or longer than %zu bytes",
-                file.path.c_str(), kNameMax);
+                file.path.c_str(), kFileNameMax);
   if (file.bytes > kFileBytesMax)
     return fail(Code::kInvalid, "%s is larger than %s", file.path.c_str(),
                 rounded_bytes_text(kFileBytesMax).c_str());

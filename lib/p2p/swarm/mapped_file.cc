@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "p2p/shards.h"
 
 namespace mc::p2p {
 
@@ -51,10 +52,20 @@ Result<std::unique_ptr<MappedFile>> MappedFile::create(xfer::Engine& engine,
   std::unique_ptr<MappedFile> f(new MappedFile);
   f->path_ = path;
   f->bytes_ = bytes;
-  f->fd_.reset(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644));
   struct stat info {};
-  if (!f->fd_ || ::fstat(f->fd_.get(), &info) != 0) return fail_errno("create %s", path.c_str());
-  if (!S_ISREG(info.st_mode)) return fail(Code::kInvalid, "%s is no regular file", path.c_str());
+  constexpr int kFlags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  f->fd_.reset(::open(path.c_str(), kFlags));
+  if (!f->fd_ && errno != ENOENT) return fail_errno("open %s", path.c_str());
+  if (f->fd_ && ::fstat(f->fd_.get(), &info) != 0) return fail_errno("open %s", path.c_str());
+  if (f->fd_ && !S_ISREG(info.st_mode))
+    return fail(Code::kInvalid, "%s is no regular file", path.c_str());
+  if (!f->fd_ || static_cast<uint64_t>(info.st_size) != bytes) {
+    f->whole_ = false;
+    const std::string part = part_path(path);
+    f->fd_.reset(::open(part.c_str(), kFlags | O_CREAT, 0644));
+    if (!f->fd_ || ::fstat(f->fd_.get(), &info) != 0) return fail_errno("create %s", part.c_str());
+    if (!S_ISREG(info.st_mode)) return fail(Code::kInvalid, "%s is no regular file", part.c_str());
+  }
   *existed = static_cast<uint64_t>(info.st_size) == bytes;
   if (!*existed && ::ftruncate(f->fd_.get(), static_cast<off_t>(bytes)) != 0)
     return fail_errno("resize %s", path.c_str());
@@ -66,6 +77,24 @@ Result<std::unique_ptr<MappedFile>> MappedFile::create(xfer::Engine& engine,
     }
   MC_TRY_(f->map(engine, PROT_READ | PROT_WRITE));
   return f;
+}
+
+Result<> MappedFile::rename_to(bool whole) {
+  if (whole == whole_) return {};
+  const std::string part = part_path(path_), &from = whole ? part : path_,
+                    &to = whole ? path_ : part;
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    const int error = errno;
+    struct stat mine {
+    }, there{};  // another pull into this folder may have done it
+    if (error != ENOENT || ::fstat(fd_.get(), &mine) != 0 || ::lstat(to.c_str(), &there) != 0 ||
+        mine.st_ino != there.st_ino || mine.st_dev != there.st_dev) {
+      errno = error;
+      return fail_errno("rename %s to %s", from.c_str(), to.c_str());
+    }
+  }
+  whole_ = whole;
+  return {};
 }
 
 Result<uint64_t> MappedFile::checksum(uint64_t offset, uint64_t bytes) const {

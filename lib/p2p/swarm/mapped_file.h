@@ -13,13 +13,16 @@ namespace mc::p2p {
 class MappedFile {
  public:
   static Result<std::unique_ptr<MappedFile>> open(xfer::Engine& engine, const std::string& path);
-  // Makes the file (and its folders) `bytes` long, all of it allocated; `existed`: it had that
-  // length before.
+  // The file of that length, else its part (p2p/shards.h), made with its folders and all of it
+  // allocated. `existed`: it was there with that length.
   static Result<std::unique_ptr<MappedFile>> create(xfer::Engine& engine, const std::string& path,
                                                     uint64_t bytes, bool* existed);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
+
+  // Which name it has from now on: its own, or its part's. A file of that name is replaced.
+  Result<> rename_to(bool whole);
 
   uint64_t bytes() const { return bytes_; }
   std::byte* data() const { return data_; }
@@ -30,7 +33,8 @@ class MappedFile {
  private:
   MappedFile() = default;
   Result<> map(xfer::Engine& engine, int protection);
-  std::string path_;
+  std::string path_;  // its own
+  bool whole_ = true;
   io::Fd fd_;
   uint64_t bytes_ = 0;
   std::byte* data_ = nullptr;

@@ -27,9 +27,12 @@ Result<std::vector<Found>> files_of(const std::vector<std::string>& paths) {
       continue;
     }
     for (auto it = fs::recursive_directory_iterator(path, error);
-         !error && it != fs::recursive_directory_iterator(); it.increment(error))
-      if (it->is_regular_file() && !it->is_symlink())
-        out.push_back({it->path().string(), fs::relative(it->path(), path).generic_string()});
+         !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+      std::error_code gone;  // or a link that leads nowhere
+      const std::string file = it->path().string();
+      if (it->is_symlink(gone) || !it->is_regular_file(gone) || is_part(file)) continue;
+      out.push_back({file, fs::relative(it->path(), path, gone).generic_string()});
+    }
     if (error) return fail(Code::kInvalid, "%s: %s", path.c_str(), error.message().c_str());
   }
   std::sort(out.begin(), out.end(),

@@ -21,7 +21,7 @@ class SwarmMember::Pull {
  private:
   using Clients = std::map<std::string, std::unique_ptr<rpc::SyncClient>>;
   Result<SetDescription> describe();
-  Result<> prepare();  // files, and what they hold already
+  Result<> prepare();  // files, and what they hold already; a file has its name when it is whole
   Result<> work();     // one thread
   // The source to ask, and the wanted shards; nothing: the set is complete. Waits.
   Result<std::optional<std::string>> next(ShardSet* wanted);
@@ -38,6 +38,7 @@ class SwarmMember::Pull {
   Condition changed_;  // with the node's mutex
   Sources sources_ MC_GUARDED_BY(member_.mutex_);
   ShardSet under_way_ MC_GUARDED_BY(member_.mutex_);
+  std::vector<uint64_t> missing_;  // shards of each file; of the threads: under the node's mutex
   uint64_t done_ MC_GUARDED_BY(member_.mutex_) = 0;
   Time last_gain_ MC_GUARDED_BY(member_.mutex_){};
   Error last_error_ MC_GUARDED_BY(member_.mutex_);
@@ -73,6 +74,10 @@ Result<> SwarmMember::Pull::prepare() {
     set_->have.add(i);
     report_.kept += shard.bytes;
   }
+  missing_.assign(m.files.size(), 0);
+  for (size_t i = 0; i < set_->shards.size(); ++i)
+    if (!set_->have.has(i)) ++missing_[set_->shards[i].file];
+  for (size_t i = 0; i < m.files.size(); ++i) MC_TRY_(set_->files[i]->rename_to(missing_[i] == 0));
   return {};
 }
 
@@ -145,17 +150,20 @@ Result<> SwarmMember::Pull::pull_from(Clients& clients, const std::string& sourc
   }
   Result<> outcome;  // another thread of ours may have been given the same
   if (ours) outcome = fetch(source, grant);
+  MappedFile* whole = nullptr;
   {
     Lock lock(member_.mutex_);
     if (ours) under_way_.remove(grant.shard);
     if (ours && outcome) {
-      const uint64_t bytes = set_->shards[grant.shard].bytes;
+      const auto [file, at, bytes] = set_->shards[grant.shard];
       set_->have.add(grant.shard);
+      if (--missing_[file] == 0) whole = set_->files[file].get();
       done_ += bytes;
       report_.from[source] += bytes;
       last_gain_ = member_.clock_.now();
     }
   }
+  if (whole != nullptr) (void)whole->rename_to(true);  // run() tries again, and tells
   // The upload slot expires anyway; the source may be dead.
   (void)peer->call(ReleaseShard{name, member_.address_, grant.shard}, member_.config_.rpc_budget);
   return outcome;
@@ -236,6 +244,7 @@ Result<PullReport> SwarmMember::Pull::run() {
   }
   for (auto& outcome : outcomes)
     if (!complete && !outcome) return fail(outcome.error());
+  for (const auto& file : set_->files) MC_TRY_(file->rename_to(true));
   report_.name = request_.name;
   report_.bytes = set_->manifest.bytes();
   report_.shards = set_->shards.size();
