@@ -1,6 +1,8 @@
 // How much slower this build is than one without sanitizers. A TTL or a deadline that real time
 // must meet is a multiple of it; tests/common.inc has the same for scripts.
 #pragma once
+#include <algorithm>
+#include <cstdint>
 
 namespace mc {
 
@@ -15,5 +17,10 @@ inline constexpr int kSlow = 1;
 #else
 inline constexpr int kSlow = 1;
 #endif
+
+// Of random cases that compute, and wait for nothing: all, or a fifth of them under sanitizers.
+constexpr uint64_t fewer(uint64_t cases) {
+  return kSlow > 1 ? std::max<uint64_t>(cases / 5, 1) : cases;
+}
 
 }  // namespace mc

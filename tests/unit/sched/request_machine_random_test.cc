@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "request_site.h"
 #include "sched/request/request_machine.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::sched;
@@ -245,7 +246,7 @@ struct Life : RequestSite {
 
 TEST_CASE(
     "10,000 random lives: sound after every event, every request ends once, nothing is left") {
-  for (uint64_t seed = 0; seed < 10'000; ++seed) {
+  for (uint64_t seed = 0; seed < fewer(10'000); ++seed) {
     CAPTURE(seed);
     AdmissionOptions admission;
     if (seed % 4 == 1) {

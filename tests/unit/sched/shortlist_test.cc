@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "sched/prefix_index.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::sched;
@@ -159,7 +160,7 @@ void decide(Scene& s) {
 
 TEST_CASE("a shortlist decides as a look at every node does, for every policy and state") {
   for (const std::string& policy : kPolicies)
-    for (uint64_t seed = 1; seed <= 12; ++seed) {
+    for (uint64_t seed = 1; seed <= fewer(12); ++seed) {
       CAPTURE(policy);
       CAPTURE(seed);
       Scene s(seed, policy);
@@ -177,7 +178,7 @@ TEST_CASE("a shortlist decides as a look at every node does, for every policy an
 
 TEST_CASE("of 10,000 nodes of each kind a decision looks at a few, and is the same") {
   Scene s(1, "kvcache", 10'000);
-  for (int turn = 0; turn < 20; ++turn) {
+  for (int turn = 0; turn < 20 / kSlow; ++turn) {
     CAPTURE(turn);
     s.now += Duration(s.random.below(4'000'000));
     s.change(static_cast<uint32_t>(s.random.below(s.nodes)));

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "sim/paper/paper.h"
 #include "sim/study/study.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::sim;
@@ -101,7 +102,7 @@ TEST_CASE("a system prompt is computed once: 32 misses, then 32 and 32 hits, 508
 
 TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
   const cost::ModelSpec spec = large();
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= fewer(12); ++seed) {
     CAPTURE(seed);
     Random random(seed);
     const trace::Trace t = random_trace(seed, 250);
@@ -144,7 +145,7 @@ TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
 
 TEST_CASE("with any faults, every request ends once, and the same way each time") {
   const cost::ModelSpec spec = large();
-  for (uint64_t seed = 1; seed <= 12; ++seed) {
+  for (uint64_t seed = 1; seed <= fewer(12); ++seed) {
     CAPTURE(seed);
     Random random(seed);
     const trace::Trace t = random_trace(seed + 100, 250);

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "support.h"
+#include "tests/slow.h"
 #include "trace/analyze/stats.h"
 #include "trace/synth/synth.h"
 
@@ -45,7 +46,7 @@ TEST_CASE("a fitted profile makes traces with the rate, lengths and hit rate of 
   REQUIRE(sample);
   const Trace original = of(*sample, {.seed = 7, .requests = 1500});
   const Json profile = fitted(original);
-  for (uint64_t seed = 10; seed < 13; ++seed) {
+  for (uint64_t seed = 10; seed < 10 + fewer(3); ++seed) {
     CAPTURE(seed);
     check_alike(of(profile, {.seed = seed}), original, 0.08, 0.03);
   }
@@ -61,7 +62,7 @@ TEST_CASE("the profile fitted to the recorded conversations reproduces them") {
   real->records.resize(1500);  // an eighth: enough to be fitted, little enough for sanitizers
   const Json profile = fitted(*real);
   CHECK(profile["slot-ms"] == 3000);
-  for (uint64_t seed = 10; seed < 13; ++seed) {
+  for (uint64_t seed = 10; seed < 10 + fewer(3); ++seed) {
     CAPTURE(seed);
     check_alike(of(profile, {.seed = seed}), *real, 0.06, 0.03);
   }
