@@ -62,7 +62,9 @@ std::vector<Range> merged(std::vector<Range> ranges) {
 // The places of one call's values.
 class Places {
  public:
-  static Result<Places> of(const mc_kv_layout& layout, const mc_kv_blocks* given) {
+  static Result<Places> of(const mc_kv_layout* of, const mc_kv_blocks* given) {
+    MC_TRY_(capi::need(of, "the layout"));
+    const mc_kv_layout& layout = *of;
     MC_TRY_(capi::in_its_process(layout.mark));
     MC_TRY(const mc_kv_blocks b, sized(given, "mc_kv_blocks"));
     if (b.hash_bytes == 0 || b.hash_bytes > store::kHashBytesMax)
@@ -129,6 +131,9 @@ Result<> check_hashes(const uint8_t* hashes, size_t hash_bytes, size_t count) {
   if (hash_bytes == 0 || hash_bytes > store::kHashBytesMax || (hashes == nullptr && count > 0))
     return fail(Code::kInvalid, "%zu hashes of %zu bytes at %p: want 1 to %zu bytes", count,
                 hash_bytes, static_cast<const void*>(hashes), store::kHashBytesMax);
+  size_t bytes = 0;
+  if (__builtin_mul_overflow(count, hash_bytes, &bytes))
+    return fail(Code::kInvalid, "%zu hashes: their bytes overflow", count);
   return {};
 }
 
@@ -166,6 +171,7 @@ extern "C" {
 mc_code mc_kv_layout_new(mc_store* store, const mc_kv_region* regions, size_t count,
                          uint64_t blocks, mc_kv_layout** out) {
   return guarded(store, [&]() -> Result<> {
+    MC_TRY_(capi::need(out, "out"));
     auto layout = std::make_unique<mc_kv_layout>();
     MC_TRY_(open_layout(*store, regions, count, blocks, *layout));
     *out = layout.release();
@@ -188,6 +194,7 @@ mc_code mc_store_match_blocks_within(mc_store* store, const mc_key* prefixes, si
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto names, capi::keys_of(prefixes, prefix_count));
     MC_TRY_(check_hashes(hashes, hash_bytes, count));
+    MC_TRY_(capi::need(matched, "matched"));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(*matched, client->match_blocks(names, {hashes, count * hash_bytes}, hash_bytes,
                                           std::chrono::milliseconds(timeout_ms)));
@@ -202,6 +209,7 @@ mc_code mc_store_match_blocks_async(mc_store* store, mc_queue* queue, uint64_t t
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto names, capi::keys_of(prefixes, prefix_count));
     MC_TRY_(check_hashes(hashes, hash_bytes, count));
+    MC_TRY_(capi::need(matched, "matched"));
     std::vector<uint8_t> all(hashes, hashes + count * hash_bytes);
     const auto ask = [store, names = std::move(names), all = std::move(all), hash_bytes,
                       matched]() -> Result<uint32_t> {
@@ -217,7 +225,7 @@ mc_code mc_store_put_blocks(mc_store* store, const mc_kv_layout* layout, const m
                             mc_queue* queue, uint64_t tag, const mc_put_options* options,
                             mc_put_result* results) {
   return guarded(store, [&]() -> Result<> {
-    MC_TRY(const Places places, Places::of(*layout, blocks));
+    MC_TRY(const Places places, Places::of(layout, blocks));
     auto call = std::make_shared<capi::PutCall>(*store, results);
     MC_TRY(const size_t group, call->group(options));
     for (size_t i = 0; i < places.count(); ++i) {
@@ -235,7 +243,7 @@ mc_code mc_store_get_blocks(mc_store* store, const mc_kv_layout* layout, const m
                             mc_queue* queue, uint64_t tag, unsigned wait_ms,
                             mc_get_result* results) {
   return guarded(store, [&]() -> Result<> {
-    MC_TRY(const Places places, Places::of(*layout, blocks));
+    MC_TRY(const Places places, Places::of(layout, blocks));
     auto call =
         std::make_shared<capi::GetCall>(*store, std::chrono::milliseconds(wait_ms), results);
     call->want(places.bytes());

@@ -31,7 +31,13 @@ Result<> in_its_process(const ProcessMark& mark) {
   return fail(Code::kUnsupported, "not after fork: open it in the child");
 }
 
+Result<> need(const void* argument, const char* name) {
+  if (argument == nullptr) return fail(Code::kInvalid, "%s is NULL", name);
+  return {};
+}
+
 Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options) {
+  MC_TRY_(need(node, "the name"));
   auto e = std::make_unique<mc_engine>(options == nullptr ? Settings{} : options->settings);
   MC_TRY_(set_up_logs(node, e->settings.log_level, "text"));
   MC_TRY_(rpc::load_cluster_key(e->settings.cluster_key));

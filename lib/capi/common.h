@@ -46,10 +46,20 @@ mc_code guarded(Work&& work) {
 
 Result<> in_its_process(const ProcessMark& mark);
 
+// kInvalid if the argument of that name is NULL.
+Result<> need(const void* argument, const char* name);
+
+// Whether there is such an object, of this process.
+template <class Handle>
+bool usable(const Handle* handle) {
+  return handle != nullptr && handle->mark.here();
+}
+
 // The same for a call on an object, which must be one of this process.
 template <class Handle, class Work>
 mc_code guarded(const Handle* handle, Work&& work) {
   return guarded([&]() -> Result<> {
+    MC_TRY_(need(handle, "the object"));
     MC_TRY_(in_its_process(handle->mark));
     return work();
   });
@@ -58,12 +68,13 @@ mc_code guarded(const Handle* handle, Work&& work) {
 // In a child of a fork an object of its parent stays: its threads are not there to be ended.
 template <class Handle>
 void destroy(Handle* handle) {
-  if (handle != nullptr && handle->mark.here()) delete handle;
+  if (usable(handle)) delete handle;
 }
 
 // A structure that begins with its size, as its caller's version has it.
 template <class T>
 Result<T> sized(const T* in, const char* name) {
+  MC_TRY_(need(in, name));
   T out{};
   const size_t size = in->size;
   if (size < sizeof in->size)

@@ -109,6 +109,7 @@ mc_code mc_store_list(mc_store* store, const char* prefix, size_t prefix_bytes, 
                       void* user) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
+    MC_TRY_(capi::need(reinterpret_cast<const void*>(each), "each"));
     return Listing(*store, wanted, each, user).all();
   });
 }
@@ -117,6 +118,7 @@ mc_code mc_store_list_async(mc_store* store, mc_queue* queue, uint64_t tag, cons
                             size_t prefix_bytes, mc_each each, void* user) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
+    MC_TRY_(capi::need(reinterpret_cast<const void*>(each), "each"));
     return capi::queue_up(queue, tag, std::make_shared<Listing>(*store, wanted, each, user));
   });
 }
@@ -142,6 +144,8 @@ mc_code mc_store_remove_prefix_async(mc_store* store, mc_queue* queue, uint64_t 
 mc_code mc_store_locate(mc_store* store, mc_key key, mc_place* places, size_t capacity,
                         size_t* count) {
   return guarded(store, [&]() -> Result<> {
+    if (capacity > 0) MC_TRY_(capi::need(places, "places"));
+    MC_TRY_(capi::need(count, "count"));
     if (capacity > 0 && places[0].size != sizeof(mc_place))
       return fail(Code::kInvalid, "mc_place.size is %u: want %zu", places[0].size,
                   sizeof(mc_place));
@@ -187,6 +191,7 @@ mc_code mc_store_prefetch(mc_store* store, const mc_key* keys, size_t count, uin
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, capi::keys_of(keys, count));
     MC_TRY(const auto client, store->clients.take());
+    MC_TRY_(capi::need(asked, "asked"));
     MC_TRY(*asked, client->prefetch(all));
     return {};
   });

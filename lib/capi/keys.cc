@@ -11,8 +11,10 @@ namespace {
 
 using namespace mc;
 using mc::capi::guarded;
+using mc::capi::need;
 
 Result<std::vector<ObjectKey>> keys_of(const mc_keys* keys) {
+  MC_TRY_(need(keys, "keys"));
   if (keys->count > 0 && (keys->bytes == nullptr || keys->ends == nullptr))
     return fail(Code::kInvalid, "mc_keys: %zu keys, and bytes or ends is NULL", keys->count);
   std::vector<ObjectKey> out;
@@ -38,6 +40,7 @@ Result<std::vector<std::span<Byte>>> parts_of(const mc_buffer* buffers, const ui
     return fail(Code::kInvalid, "buffer_ends[%zu] is %zu, before its begin at %zu", i, end, at);
   std::vector<std::span<Byte>> out;
   out.reserve(end - at);
+  if (at < end) MC_TRY_(need(buffers, "buffers"));
   for (; at < end; ++at) {
     if (buffers[at].data == nullptr && buffers[at].bytes != 0)
       return fail(Code::kInvalid, "a buffer of %zu bytes at NULL", buffers[at].bytes);
@@ -86,6 +89,7 @@ mc_code mc_store_exists_keys(mc_store* store, const mc_keys* keys, mc_queue* que
                              uint8_t* found) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto all, keys_of(keys));
+    if (!all.empty()) MC_TRY_(need(found, "found"));
     const auto call = std::make_shared<capi::ExistsCall>(*store, std::move(all), found);
     if (queue != nullptr) return capi::queue_up(queue, tag, call);
     return call->ask();
@@ -95,6 +99,7 @@ mc_code mc_store_exists_keys(mc_store* store, const mc_keys* keys, mc_queue* que
 mc_code mc_store_match_keys(mc_store* store, const mc_keys* keys, size_t* matched) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys));
+    MC_TRY_(need(matched, "matched"));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(*matched, client->match_prefix(all));
     return {};
@@ -104,6 +109,7 @@ mc_code mc_store_match_keys(mc_store* store, const mc_keys* keys, size_t* matche
 mc_code mc_store_remove_keys(mc_store* store, const mc_keys* keys, int force, mc_code* codes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys));
+    if (!all.empty()) MC_TRY_(need(codes, "codes"));
     MC_TRY_(capi::remove_all(*store, all, force != 0, codes));
     return {};
   });
@@ -112,6 +118,7 @@ mc_code mc_store_remove_keys(mc_store* store, const mc_keys* keys, int force, mc
 mc_code mc_store_prefetch_keys(mc_store* store, const mc_keys* keys, uint64_t* asked) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys));
+    MC_TRY_(need(asked, "asked"));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(*asked, client->prefetch(all));
     return {};
@@ -122,6 +129,7 @@ mc_code mc_store_size_async(mc_store* store, mc_queue* queue, uint64_t tag, mc_k
                             uint64_t* bytes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey name, capi::key_of(key));
+    MC_TRY_(need(bytes, "bytes"));
     const auto ask = [store, name, bytes]() -> Result<uint32_t> {
       MC_TRY(const auto client, store->clients.take());
       MC_TRY(const store::Located found, client->locate(name));
@@ -136,6 +144,7 @@ mc_code mc_store_match_async(mc_store* store, mc_queue* queue, uint64_t tag, con
                              size_t* matched) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto all, keys_of(keys));
+    MC_TRY_(need(matched, "matched"));
     const auto ask = [store, all = std::move(all), matched]() -> Result<uint32_t> {
       MC_TRY(const auto client, store->clients.take());
       MC_TRY(*matched, client->match_prefix(all));
@@ -149,6 +158,7 @@ mc_code mc_store_remove_async(mc_store* store, mc_queue* queue, uint64_t tag, co
                               int force, mc_code* codes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto all, keys_of(keys));
+    if (!all.empty()) MC_TRY_(need(codes, "codes"));
     const auto ask = [store, all = std::move(all), force, codes]() -> Result<uint32_t> {
       MC_TRY_(capi::remove_all(*store, all, force != 0, codes));
       return static_cast<uint32_t>(std::count_if(codes, codes + all.size(), [](mc_code code) {

@@ -42,7 +42,7 @@ mc_code mc_batch_submit_notify(mc_engine* engine, mc_batch batch, const mc_reque
 }
 
 size_t mc_notices_take(mc_engine* engine, size_t most, mc_each_notice each, void* user) {
-  if (!engine->mark.here()) return 0;
+  if (!capi::usable(engine) || each == nullptr) return 0;
   for (size_t n = 0; n < most; ++n) {
     const auto taken = engine->engine->take_notifications(1);
     if (taken.empty()) return n;

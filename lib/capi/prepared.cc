@@ -32,8 +32,9 @@ extern "C" {
 mc_code mc_prepared_new(mc_engine* engine, const mc_request* requests, size_t count,
                         mc_prepared** out) {
   return capi::guarded(engine, [&]() -> Result<> {
-    MC_TRY_(without_timeouts(requests, count));
+    MC_TRY_(capi::need(out, "out"));
     MC_TRY(auto all, capi::requests_of(requests, count, engine->clock));
+    MC_TRY_(without_timeouts(requests, count));
     auto prepared = std::make_unique<mc_prepared>();
     prepared->engine = engine->engine.get();
     MC_TRY(prepared->transfers, xfer::PreparedTransfers::make(*engine->engine, std::move(all)));

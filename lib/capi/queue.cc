@@ -223,6 +223,7 @@ extern "C" {
 mc_code mc_queue_open(mc_engine* engine, uint32_t threads, uint32_t depth, mc_queue** out) {
   using namespace mc;
   return capi::guarded(engine, [&]() -> Result<> {
+    MC_TRY_(capi::need(out, "out"));
     auto queue = std::make_unique<mc_queue>();
     MC_TRY(queue->calls, capi::Queue::open(engine->clock, threads, depth));
     *out = queue.release();
@@ -230,10 +231,10 @@ mc_code mc_queue_open(mc_engine* engine, uint32_t threads, uint32_t depth, mc_qu
   });
 }
 
-int mc_queue_fd(const mc_queue* queue) { return queue->calls->fd(); }
+int mc_queue_fd(const mc_queue* queue) { return queue == nullptr ? -1 : queue->calls->fd(); }
 
 size_t mc_queue_take(mc_queue* queue, mc_done* out, size_t capacity) {
-  return queue->mark.here() ? queue->calls->take({out, capacity}) : 0;
+  return mc::capi::usable(queue) && out != nullptr ? queue->calls->take({out, capacity}) : 0;
 }
 
 mc_code mc_queue_wait(mc_queue* queue, unsigned timeout_ms) {
@@ -246,7 +247,7 @@ mc_code mc_queue_cancel(mc_queue* queue, uint64_t tag) {
 }
 
 size_t mc_queue_drive(mc_queue* queue, unsigned timeout_ms, mc_each_done each, void* user) {
-  if (mc_queue_wait(queue, timeout_ms) != MC_OK) return 0;
+  if (each == nullptr || mc_queue_wait(queue, timeout_ms) != MC_OK) return 0;
   std::array<mc_done, 64> some{};
   size_t all = 0;
   for (size_t n = some.size(); n == some.size(); all += n) {

@@ -46,10 +46,12 @@ extern "C" {
 mc_code mc_store_get_ranges(mc_store* store, const mc_range_item* items, size_t count,
                             unsigned wait_ms, mc_get_result* results) {
   return capi::guarded(store, [&]() -> Result<> {
+    if (count > 0) MC_TRY_(capi::need(items, "items"));
     capi::GetCall call(*store, std::chrono::milliseconds(wait_ms), results);
     for (size_t i = 0; i < count; ++i) {
       store::GetItem item;
       MC_TRY(item.key, capi::key_of(items[i].key));
+      if (items[i].piece_count > 0) MC_TRY_(capi::need(items[i].pieces, "mc_range_item.pieces"));
       for (size_t p = 0; p < items[i].piece_count; ++p)
         MC_TRY_(add_piece(items[i].pieces[p], item.ranges));
       if (item.ranges.empty())

@@ -32,6 +32,7 @@ Result<Request> request_of(const mc_request& r, const Clock& clock) {
 
 Result<std::vector<Request>> requests_of(const mc_request* requests, size_t count,
                                          const Clock& clock) {
+  if (requests == nullptr && count > 0) return fail(Code::kInvalid, "%zu requests at NULL", count);
   std::vector<Request> all;
   all.reserve(count);
   for (size_t i = 0; i < count; ++i) {

@@ -16,6 +16,7 @@ using mc::capi::GetCall;
 using mc::capi::guarded;
 using mc::capi::key_of;
 using mc::capi::keys_of;
+using mc::capi::need;
 using mc::capi::PutCall;
 using mc::capi::report;
 
@@ -25,6 +26,7 @@ Result<Item> item_of(const mc_item& item) {
   if (item.reserved != 0) return fail(Code::kInvalid, "mc_item.reserved is not zero");
   Item out;
   MC_TRY(out.key, key_of(item.key));
+  if (item.buffer_count > 0) MC_TRY_(need(item.buffers, "mc_item.buffers"));
   for (size_t b = 0; b < item.buffer_count; ++b) {
     const mc_buffer& buffer = item.buffers[b];
     if (buffer.data == nullptr && buffer.bytes != 0)
@@ -36,6 +38,7 @@ Result<Item> item_of(const mc_item& item) {
 
 Result<std::shared_ptr<PutCall>> puts_of(mc_store& store, const mc_item* items, size_t count,
                                          const mc_put_options* defaults, mc_put_result* results) {
+  if (count > 0) MC_TRY_(need(items, "items"));
   auto call = std::make_shared<PutCall>(store, results);
   for (size_t i = 0; i < count; ++i) {
     const mc_put_options* options = items[i].options == nullptr ? defaults : items[i].options;
@@ -48,6 +51,7 @@ Result<std::shared_ptr<PutCall>> puts_of(mc_store& store, const mc_item* items, 
 
 Result<std::shared_ptr<GetCall>> gets_of(mc_store& store, const mc_item* items, size_t count,
                                          unsigned wait_ms, mc_get_result* results) {
+  if (count > 0) MC_TRY_(need(items, "items"));
   auto call = std::make_shared<GetCall>(store, std::chrono::milliseconds(wait_ms), results);
   for (size_t i = 0; i < count; ++i) {
     if (items[i].options != nullptr)
@@ -65,6 +69,8 @@ extern "C" {
 mc_code mc_store_setup(const char* name, const char* master, const mc_options* options,
                        mc_store** out) {
   return guarded([&]() -> Result<> {
+    MC_TRY_(need(master, "master"));
+    MC_TRY_(need(out, "out"));
     MC_TRY(auto engine, capi::open_engine(name, options));
     ClientOptions client = engine->settings.store;
     client.master = master;
@@ -78,16 +84,19 @@ mc_code mc_store_setup(const char* name, const char* master, const mc_options* o
 }
 
 void mc_store_close(mc_store* store) { capi::destroy(store); }
-mc_engine* mc_store_engine(mc_store* store) { return store->engine.get(); }
+mc_engine* mc_store_engine(mc_store* store) {
+  return store == nullptr ? nullptr : store->engine.get();
+}
 
 mc_code mc_store_register_buffer(mc_store* store, void* address, size_t bytes, mc_memory** out) {
-  return mc_memory_register(store->engine.get(), address, bytes, nullptr, 0, out);
+  return mc_memory_register(mc_store_engine(store), address, bytes, nullptr, 0, out);
 }
 
 mc_code mc_store_put(mc_store* store, const char* key, size_t key_bytes, const void* data,
                      size_t bytes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
+    if (bytes > 0) MC_TRY_(need(data, "data"));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY_(client->put(k, {static_cast<const std::byte*>(data), bytes}));
     return {};
@@ -98,6 +107,7 @@ mc_code mc_store_get(mc_store* store, const char* key, size_t key_bytes, void* d
                      size_t capacity, size_t* bytes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
+    if (capacity > 0) MC_TRY_(need(data, "data"));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(const uint64_t n, client->get(k, {static_cast<std::byte*>(data), capacity}));
     if (bytes != nullptr) *bytes = n;
@@ -108,6 +118,7 @@ mc_code mc_store_get(mc_store* store, const char* key, size_t key_bytes, void* d
 mc_code mc_store_size(mc_store* store, const char* key, size_t key_bytes, size_t* bytes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
+    MC_TRY_(need(bytes, "bytes"));
     MC_TRY(const auto client, store->clients.take());
     MC_TRY(const Located found, client->locate(k));
     *bytes = found.bytes;
@@ -119,8 +130,12 @@ mc_code mc_store_exists(mc_store* store, const char* key, size_t key_bytes, int*
   const mc_key one{key, key_bytes};
   uint8_t there = 0;
   const mc_code code = mc_store_exists_batch(store, &one, 1, &there);
-  if (code == MC_OK) *found = there;
-  return code;
+  if (code != MC_OK) return code;
+  return guarded([&]() -> Result<> {
+    MC_TRY_(need(found, "found"));
+    *found = there;
+    return {};
+  });
 }
 
 mc_code mc_store_remove(mc_store* store, const char* key, size_t key_bytes, int force) {
@@ -159,6 +174,7 @@ mc_code mc_store_exists_async(mc_store* store, mc_queue* queue, uint64_t tag, co
                               size_t count, uint8_t* found) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto all, keys_of(keys, count));
+    if (count > 0) MC_TRY_(need(found, "found"));
     return capi::queue_up(queue, tag,
                           std::make_shared<capi::ExistsCall>(*store, std::move(all), found));
   });
@@ -166,6 +182,7 @@ mc_code mc_store_exists_async(mc_store* store, mc_queue* queue, uint64_t tag, co
 
 mc_code mc_store_put_batch(mc_store* store, const mc_item* items, size_t count, mc_code* codes) {
   return guarded(store, [&]() -> Result<> {
+    if (count > 0) MC_TRY_(need(codes, "codes"));
     std::vector<mc_put_result> results(count);
     MC_TRY(const auto call, puts_of(*store, items, count, nullptr, results.data()));
     (void)call->run();
@@ -177,6 +194,7 @@ mc_code mc_store_put_batch(mc_store* store, const mc_item* items, size_t count, 
 mc_code mc_store_get_batch(mc_store* store, const mc_item* items, size_t count, unsigned wait_ms,
                            size_t* bytes, mc_code* codes) {
   return guarded(store, [&]() -> Result<> {
+    if (count > 0) MC_TRY_(need(codes, "codes"));
     std::vector<mc_get_result> results(count);
     MC_TRY(const auto call, gets_of(*store, items, count, wait_ms, results.data()));
     (void)call->run();
@@ -191,6 +209,7 @@ mc_code mc_store_get_batch(mc_store* store, const mc_item* items, size_t count, 
 mc_code mc_store_exists_batch(mc_store* store, const mc_key* keys, size_t count, uint8_t* found) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto all, keys_of(keys, count));
+    if (count > 0) MC_TRY_(need(found, "found"));
     return capi::ExistsCall(*store, std::move(all), found).ask();
   });
 }
@@ -199,6 +218,7 @@ mc_code mc_store_match_prefix(mc_store* store, const mc_key* keys, size_t count,
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys, count));
     MC_TRY(const auto client, store->clients.take());
+    MC_TRY_(need(matched, "matched"));
     MC_TRY(*matched, client->match_prefix(all));
     return {};
   });
@@ -208,6 +228,7 @@ mc_code mc_store_remove_batch(mc_store* store, const mc_key* keys, size_t count,
                               mc_code* codes) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto all, keys_of(keys, count));
+    if (count > 0) MC_TRY_(need(codes, "codes"));
     return capi::remove_all(*store, all, force != 0, codes);
   });
 }

@@ -49,6 +49,7 @@ Result<ObjectKey> key_of(const mc_key& key) {
 }
 
 Result<std::vector<ObjectKey>> keys_of(const mc_key* keys, size_t count) {
+  if (count > 0) MC_TRY_(need(keys, "keys"));
   std::vector<ObjectKey> out;
   out.reserve(count);
   for (size_t i = 0; i < count; ++i) {

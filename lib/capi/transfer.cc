@@ -15,6 +15,7 @@ namespace {
 using namespace mc;
 using namespace mc::xfer;
 using mc::capi::guarded;
+using mc::capi::need;
 using mc::capi::report;
 using mc::capi::request_of;
 using mc::capi::requests_of;
@@ -44,6 +45,7 @@ const char* mc_code_name(mc_code code) {
 
 mc_code mc_options_new(mc_options** out) {
   return guarded([&]() -> Result<> {
+    MC_TRY_(need(out, "out"));
     *out = std::make_unique<mc_options>().release();
     return {};
   });
@@ -51,6 +53,9 @@ mc_code mc_options_new(mc_options** out) {
 
 mc_code mc_options_set(mc_options* options, const char* option, const char* value) {
   return guarded([&]() -> Result<> {
+    MC_TRY_(need(options, "options"));
+    MC_TRY_(need(option, "option"));
+    MC_TRY_(need(value, "value"));
     OptionList list;
     options->settings.describe(list);
     MC_TRY(Option * found, list.find(option, "mc_options_set"));
@@ -62,17 +67,21 @@ void mc_options_free(mc_options* options) { std::unique_ptr<mc_options> owner(op
 
 mc_code mc_engine_open(const char* node, const mc_options* options, mc_engine** out) {
   return guarded([&]() -> Result<> {
+    MC_TRY_(need(out, "out"));
     MC_TRY(auto engine, capi::open_engine(node, options));
     *out = engine.release();
     return {};
   });
 }
 
-const char* mc_engine_address(const mc_engine* engine) { return engine->address.c_str(); }
+const char* mc_engine_address(const mc_engine* engine) {
+  return engine == nullptr ? "" : engine->address.c_str();
+}
 void mc_engine_close(mc_engine* engine) { capi::destroy(engine); }
 
 mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(out, "out"));
     auto m = std::make_unique<mc_memory>();
     m->writable = (flags & MC_WRITABLE) != 0;
     MC_TRY(m->memory, engine->engine->allocate(bytes, m->writable));
@@ -84,6 +93,7 @@ mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_m
 mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const char* location,
                            unsigned flags, mc_memory** out) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(out, "out"));
     auto m = std::make_unique<mc_memory>();
     MC_TRY_(check_location(location));
     m->writable = (flags & MC_WRITABLE) != 0;
@@ -95,14 +105,22 @@ mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const
   });
 }
 
-void* mc_memory_data(const mc_memory* memory) { return memory->memory.data(); }
-size_t mc_memory_bytes(const mc_memory* memory) { return memory->memory.size(); }
-uint64_t mc_memory_offset(const mc_memory* memory) { return memory->memory.offset(); }
+void* mc_memory_data(const mc_memory* memory) {
+  return memory == nullptr ? nullptr : memory->memory.data();
+}
+size_t mc_memory_bytes(const mc_memory* memory) {
+  return memory == nullptr ? 0 : memory->memory.size();
+}
+uint64_t mc_memory_offset(const mc_memory* memory) {
+  return memory == nullptr ? 0 : memory->memory.offset();
+}
 void mc_memory_free(mc_memory* memory) { capi::destroy(memory); }
 
 mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned timeout_ms,
                         mc_segment* out) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(address, "address"));
+    MC_TRY_(need(out, "out"));
     MC_TRY(*out, engine->engine->open_segment(address, std::chrono::milliseconds(timeout_ms)));
     return {};
   });
@@ -110,6 +128,7 @@ mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned timeout
 
 mc_code mc_segment_bytes(mc_engine* engine, mc_segment segment, uint64_t* out) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(out, "out"));
     MC_TRY(*out, engine->engine->segment_bytes(segment));
     return {};
   });
@@ -118,25 +137,31 @@ mc_code mc_segment_bytes(mc_engine* engine, mc_segment segment, uint64_t* out) {
 mc_code mc_segment_offset(mc_engine* engine, mc_segment segment, uint64_t address, uint64_t bytes,
                           uint64_t* offset) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(offset, "offset"));
     MC_TRY(*offset, engine->engine->segment_offset(segment, address, bytes));
     return {};
   });
 }
 
 void mc_segment_close(mc_engine* engine, mc_segment segment) {
-  if (engine->mark.here()) engine->engine->close_segment(segment);
+  if (capi::usable(engine)) engine->engine->close_segment(segment);
 }
 
 mc_code mc_transfer(mc_engine* engine, const mc_request* request, unsigned timeout_ms) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(request, "request"));
     MC_TRY(const Request r, request_of(*request, engine->clock));
     return engine->engine->transfer_sync(r, std::chrono::milliseconds(timeout_ms));
   });
 }
 
 mc_batch mc_batch_allocate(mc_engine* engine) {
-  if (auto ours = capi::in_its_process(engine->mark); !ours) return report(ours), 0;
-  return engine->engine->allocate_batch();
+  mc_batch batch = 0;
+  (void)guarded(engine, [&]() -> Result<> {
+    batch = engine->engine->allocate_batch();
+    return {};
+  });
+  return batch;
 }
 
 mc_code mc_batch_submit(mc_engine* engine, mc_batch batch, const mc_request* requests,
@@ -161,6 +186,7 @@ mc_code mc_batch_submit_queue(mc_engine* engine, mc_batch batch, const mc_reques
 
 mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_status* out) {
   return guarded(engine, [&]() -> Result<> {
+    MC_TRY_(need(out, "out"));
     const Status s = engine->engine->status(batch, index);
     if (s.state == TransferState::kFailed && s.error.code == Code::kNotFound && s.bytes_done == 0)
       return fail(s.error);
@@ -177,10 +203,10 @@ mc_code mc_batch_wait(mc_engine* engine, mc_batch batch, unsigned timeout_ms) {
 }
 
 void mc_batch_cancel(mc_engine* engine, mc_batch batch) {
-  if (engine->mark.here()) engine->engine->cancel(batch);
+  if (capi::usable(engine)) engine->engine->cancel(batch);
 }
 void mc_batch_free(mc_engine* engine, mc_batch batch) {
-  if (engine->mark.here()) engine->engine->free_batch(batch);
+  if (capi::usable(engine)) engine->engine->free_batch(batch);
 }
 
 }  // extern "C"

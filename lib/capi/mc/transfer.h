@@ -16,7 +16,9 @@
  * Link with `pkg-config --cflags --libs mc` or find_package(mc) and mc::mc.
  *
  * Threads: every function may be called from any thread; objects must outlive the calls on them.
- * Errors: functions return MC_OK or a code; mc_last_error() says more, for the calling thread.
+ * Errors: functions return MC_OK or a code; mc_last_error() says more, for the calling thread. NULL
+ * for an object, a list or a place that is not said to allow it is MC_INVALID; where there is no
+ * code, nothing is done.
  * Units: bytes, and milliseconds for waits. Structures set to zero mean defaults. One that begins
  * with `size` has its own sizeof there; fields that a caller's version lacks count as zero. Fork:
  * objects belong to the process that opened them. In a child of it every call on them returns
