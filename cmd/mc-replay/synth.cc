@@ -27,8 +27,8 @@ struct SynthOptions {
 
   void describe(OptionList& v) {
     v("profile", profile,
-      "JSON file, or the name of one that comes with mc: conversation, documents, tool-agent, "
-      "sample");
+      "JSON file, or the name of one that comes with mc: agentic, conversation, documents, "
+      "tool-agent, sample");
     v("from", from, "instead of a profile: a CSV log of requests (Azure's or BurstGPT's columns)");
     v("trace", trace, "instead of a profile: a trace to make another from, by the scales below");
     v("prefix", prefix,

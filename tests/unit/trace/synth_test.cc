@@ -146,6 +146,21 @@ TEST_CASE("tools and agents have the published lengths, and share their instruct
   CHECK(describe(tenth).span_s == doctest::Approx(353).epsilon(0.05));
 }
 
+TEST_CASE("agents have the published turns, lengths and reuse") {
+  const auto parsed = parse_conversation(profile("agentic"), "agentic");
+  REQUIRE(parsed);
+  for (uint64_t seed = 0; seed < 2; ++seed) {
+    CAPTURE(seed);
+    const Trace t = made("agentic", {.seed = seed, .requests = 3000});
+    check_well_formed(t);
+    const TraceStats s = describe(t);
+    CHECK(s.input.mean() / s.output.mean() == doctest::Approx(131).epsilon(0.1));
+    const HitCurve c = lru_curve(t.records, kBlockTokens, {19531});
+    CHECK(c.full_block_rate(c.infinite) == doctest::Approx(0.942).epsilon(0.01));
+  }
+  CHECK(mean_session_requests(*parsed, 1) == doctest::Approx(34).epsilon(0.1));
+}
+
 TEST_CASE("errors in a profile name the key and the file") {
   const auto error = [](const char* key, Json value) {
     Json p = profile("sample");
