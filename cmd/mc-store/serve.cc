@@ -9,6 +9,7 @@
 #include "store/metadata/table.h"
 #include "store/node/node.h"
 #include "store/offload/file_storage.h"
+#include "telemetry/step_spans.h"
 
 namespace mc::store {
 namespace {
@@ -22,6 +23,7 @@ struct ServeOptions {
   bool promote = true;
   Duration drain{};
   xfer::EngineOptions engine;
+  telemetry::OtlpOptions otlp;
   DaemonOptions daemon;
   void describe(OptionList& v) {
     v("listen", listen, "control address; port 0 takes a free one");
@@ -33,6 +35,7 @@ struct ServeOptions {
     v("drain-on-exit", drain,
       "how long to move objects to other nodes before it ends; 0: end at once");
     engine.describe(v);
+    otlp.describe(v);
     daemon.describe(v);
   }
 };
@@ -109,6 +112,8 @@ Result<int> serve(ServeOptions options) {
   MC_TRY_(options.daemon.load());
   if (options.name.empty()) options.name = "store-" + std::to_string(::getpid());
   SteadyClock clock;
+  Metrics metrics;
+  std::unique_ptr<telemetry::Tracer> tracer;  // outlives the answers that wait in the loop
   io::Loop loop(clock);
   std::unique_ptr<StoreNode> node;
   Disk disk;
@@ -120,11 +125,16 @@ Result<int> serve(ServeOptions options) {
       disk.tier->flush(leave);
     });
   });
-  Metrics metrics;
+  // Its thread starts when signals are the loop's.
+  MC_TRY(tracer, telemetry::Tracer::open(options.otlp, "mc-store", options.name, clock, metrics));
   options.engine.node = options.name;
   MC_TRY(auto engine, xfer::Engine::open(clock, options.engine, metrics));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   xfer::serve(*engine, *server);
+  if (tracer != nullptr)
+    server->trace_calls([&](const std::string& trace_id) {
+      return telemetry::answer_step(*tracer, trace_id, clock);
+    });
   MC_TRY(
       auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
         if (node == nullptr) return x.reply(503, "text/plain", "starting\n");

@@ -14,6 +14,9 @@
 // falls back to ZeroMQ. Calls to one server are handled in the order of sending: shared memory is
 // used once all calls sent over ZeroMQ are answered.
 //
+// A SyncClient's calls are steps of its caller's trace (base/step_trace.h), whose id they carry. A
+// Client's carry the id that they are given.
+//
 // Errors: kTimeout: the server answered earlier calls but not this one. kUnavailable: it never
 // answered, or it ended while a call over shared memory was in flight.
 // Thread: each class says its own.
@@ -157,9 +160,11 @@ class SyncClient {
  private:
   SyncClient(ServerList servers, const Clock& clock, Channel channel);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
-  // As call_raw, when it is this call's turn.
-  Result<std::string> call_now(const char* type, const std::string& body, Duration budget,
-                               Time deadline);
+  Result<std::string> call_in_turn(const char* type, const std::string& body, Duration budget,
+                                   const std::string& trace_id);
+  // As call_in_turn, when it is this call's turn.
+  Result<std::string> call_now(const char* type, const std::string& body,
+                               const std::string& trace_id, Duration budget, Time deadline);
   bool take_turn(Time deadline);  // false: others' calls took until then
   void end_turn();
   Result<> connect() MC_REQUIRES(mutex_);
@@ -171,7 +176,8 @@ class SyncClient {
   std::optional<detail::Answered> wait_shm(uint64_t id, size_t bytes, Time deadline)
       MC_REQUIRES(mutex_);
   Result<std::optional<detail::Answered>> exchange(const char* type, const std::string& body,
-                                                   Time deadline) MC_REQUIRES(mutex_);
+                                                   const std::string& trace_id, Time deadline)
+      MC_REQUIRES(mutex_);
 
   const Clock& clock_;
   const Channel channel_;

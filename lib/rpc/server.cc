@@ -24,6 +24,14 @@ RawReply::~RawReply() {
 void RawReply::send(const char* type, const std::string& body) {
   if (sent_) return;
   sent_ = true;
+  if (step_ != nullptr) {
+    StepFacts facts;
+    if (std::string_view(type) == "error") {
+      const auto error = wire::decode<ErrorBody>(body);
+      facts.error = error ? error->what : "error";
+    }
+    step_->end(type_.c_str(), facts);
+  }
   if (auto server = server_.lock()) (*server)->send(peer_, id_, type, body);
 }
 
@@ -112,6 +120,8 @@ void Server::dispatch(detail::Caller peer, std::string_view head, std::string_vi
     return;
   }
   it->second.requests->add();
+  if (begin_answer_ && !envelope->trace_id.bytes.empty())
+    raw->trace(begin_answer_(envelope->trace_id.bytes), envelope->type);
   const Time now = loop_.now();
   const uint32_t budget = std::min(envelope->budget_ms, kBudgetMaxMs);
   it->second.handler(

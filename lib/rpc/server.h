@@ -17,6 +17,7 @@
 #include <string>
 
 #include "base/metrics.h"
+#include "base/step_trace.h"
 #include "io/loop.h"
 #include "rpc/envelope.h"
 #include "rpc/shm_listener.h"
@@ -43,11 +44,18 @@ class RawReply {  // answers once; shared by the copies of a Reply
       : server_(std::move(server)), peer_(std::move(peer)), id_(id) {}
   ~RawReply();
   void send(const char* type, const std::string& body);
+  // The answer is a step of a trace: it ends when it is sent.
+  void trace(std::shared_ptr<StepTrace> step, const std::string& type) {
+    step_ = std::move(step);
+    if (step_ != nullptr) type_ = type;
+  }
 
  private:
   std::weak_ptr<Server*> server_;
   Caller peer_;
   uint64_t id_;
+  std::shared_ptr<StepTrace> step_;
+  std::string type_;  // of the call that it answers
   bool sent_ = false;
 };
 }  // namespace detail
@@ -91,6 +99,11 @@ class Server {
   Result<> listen_shm();
   void offer_shm(const char* area);  // as listen_shm(), but a failure is only logged
   size_t shm_callers() const { return shm_ == nullptr ? 0 : shm_->peers(); }
+
+  // Calls that carry a trace's id are steps of that trace, named by their type. `begin` gets the id
+  // (Call::trace_id); nullptr: not recorded.
+  using BeginAnswer = std::function<std::shared_ptr<StepTrace>(const std::string& trace_id)>;
+  void trace_calls(BeginAnswer begin) { begin_answer_ = std::move(begin); }
 
   template <class M>
   void on(std::function<Result<typename M::Reply>(const M&, const Call&)> handler) {
@@ -138,6 +151,7 @@ class Server {
   std::map<std::string, Entry, std::less<>> handlers_;
   io::Loop::Handle watch_ = 0;
   std::unique_ptr<ShmListener> shm_;
+  BeginAnswer begin_answer_;
   std::shared_ptr<Server*> self_;  // null for replies that outlive the server
 };
 

@@ -1,6 +1,7 @@
 // SyncClient, the client that blocks its caller.
 #include <algorithm>
 
+#include "base/step_trace.h"
 #include "rpc/client.h"
 #include "rpc/client_impl.h"
 #include "rpc/probe.h"
@@ -115,6 +116,7 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
 // Returns: the answer; nothing when none came in time.
 Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
+                                                             const std::string& trace_id,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
   const Time now = clock_.now();
@@ -122,7 +124,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
   if (shm_ && now - shm_heard_ > kFresh) shm_->woken();
   if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
   try_shm(deadline);
-  const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), {});
+  const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), trace_id);
   if (shm_ && shm_->send(envelope, body)) {
     auto answer = wait_shm(id, body.size(), deadline);
     if (answer) shm_heard_ = clock_.now();
@@ -156,6 +158,17 @@ void SyncClient::end_turn() {
 
 Result<std::string> SyncClient::call_raw(const char* type, const std::string& body,
                                          Duration budget) {
+  Step step(type, StepKind::kCall);
+  auto reply = call_in_turn(type, body, budget, step.wire());
+  if (step) {
+    step.facts.where = address_;
+    if (!reply) step.facts.error = reply.error().what;
+  }
+  return reply;
+}
+
+Result<std::string> SyncClient::call_in_turn(const char* type, const std::string& body,
+                                             Duration budget, const std::string& trace_id) {
   const Time deadline = clock_.now() + budget;
   if (body.size() > wire::kMessageBytesMax)
     return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
@@ -166,16 +179,17 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
     SyncClient& client;
     ~Turn() { client.end_turn(); }
   } turn{*this};
-  return call_now(type, body, budget, deadline);
+  return call_now(type, body, trace_id, budget, deadline);
 }
 
-Result<std::string> SyncClient::call_now(const char* type, const std::string& body, Duration budget,
+Result<std::string> SyncClient::call_now(const char* type, const std::string& body,
+                                         const std::string& trace_id, Duration budget,
                                          Time deadline) {
   Lock lock(mutex_);
   for (int hop = 0;; ++hop) {
     choose_listening(deadline);
     const size_t at = servers_.current();
-    auto exchanged = exchange(type, body, deadline);
+    auto exchanged = exchange(type, body, trace_id, deadline);
     if (!exchanged) {
       servers_.skip(at);
       return fail(exchanged.error());

@@ -48,10 +48,13 @@ OpenSpan Tracer::begin(const std::optional<TraceContext>& client, double ratio, 
   if (client) {
     c = *client;
   } else {
-    const uint64_t high = random_.next(), low = random_.next() | 1;  // never all zero
-    std::memcpy(c.trace.data(), &high, sizeof high);
-    std::memcpy(c.trace.data() + sizeof high, &low, sizeof low);
-    c.sampled = random_.chance(ratio);
+    {
+      const Lock lock(mutex_);
+      const uint64_t high = random_.next(), low = random_.next() | 1;  // never all zero
+      std::memcpy(c.trace.data(), &high, sizeof high);
+      std::memcpy(c.trace.data() + sizeof high, &low, sizeof low);
+      c.sampled = random_.chance(ratio);
+    }
     c.span = next_span();
   }
   if (client) return {this, c, at};
@@ -63,7 +66,10 @@ OpenSpan Tracer::begin(const std::optional<TraceContext>& client, double ratio, 
 }
 
 SpanId Tracer::next_span() {
-  const uint64_t n = random_.next() | 1;
+  const uint64_t n = [this] {
+    const Lock lock(mutex_);
+    return random_.next() | 1;
+  }();
   SpanId id{};
   std::memcpy(id.data(), &n, sizeof n);
   return id;

@@ -9,13 +9,14 @@
 //
 // Where there is no tracer, or a trace is not sampled, all of it does nothing.
 //
-// Thread: the loop's; the exporter has its own.
+// Thread: an OpenSpan has one owner; a Tracer any. The exporter has its own.
 #pragma once
 #include <memory>
 #include <optional>
 #include <string>
 
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "base/options.h"
 #include "base/random.h"
 #include "telemetry/exporter.h"
@@ -42,6 +43,7 @@ class OpenSpan {
   explicit operator bool() const { return tracer_ != nullptr; }  // it is recorded, and not ended
   // For those below it. Not valid where nothing is known of a trace.
   const TraceContext& context() const { return context_; }
+  Tracer* tracer() const { return tracer_; }  // nullptr: not recorded, or ended
   OpenSpan child(Time begin_at) const { return {tracer_, context_, begin_at}; }
   // A span below it that has begun and ended.
   void step(std::string name, Time from, Time until, Attributes attributes = {}) const;
@@ -74,7 +76,8 @@ class Tracer {
   void record(Span span) { exporter_->record(std::move(span)); }
 
  private:
-  Random random_;
+  Mutex mutex_;
+  Random random_ MC_GUARDED_BY(mutex_);
   std::unique_ptr<SpanExporter> exporter_;
 };
 

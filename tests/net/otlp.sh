@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# One trace from a client's traceparent to the workers' spans, at a collector; external engines get it too.
+# One trace from a client's traceparent to the workers' spans, at a collector, and on to the master and the
+# disks of the KV store; external engines get it too.
 # A collector that is gone, never answers or answers rubbish leaves requests alone.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/../daemons.inc"
@@ -64,6 +65,76 @@ done
 [ "$(jq -s 'map(.spanId) | length - (unique | length)' "$spans")" = 0 ] || die "a span twice: $(cat "$spans")"
 jq -es 'all(.[]; (.endTimeUnixNano | tonumber) >= (.startTimeUnixNano | tonumber))' "$spans" >/dev/null ||
   die "a span ends before it begins: $(cat "$spans")"
+
+# With a KV store: calls to it are in the trace too. A worker puts a prompt there; a new one gets it
+# back, when the store, started again, has it on a disk only; and once more, when it is in memory.
+: >"$spans"
+launch master "$MC_BIN/mc-master" --listen 127.0.0.1:0 --http 127.0.0.1:0 --offload eager --otlp "$collector"
+store_up() {
+  launch store "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --name s0 --size 16MiB \
+    --master "$(address master)" --ssd "$T/ssd" --ssd-size 64MiB --ssd-flush 50ms --otlp "$collector"
+}
+worker_up() {
+  launch p0 "$MC_BIN/mc-prefill" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny --name p0 \
+    --conductor "$(address conductor)" --blocks 64 --master "$(address master)" --connector multi \
+    --pool-reuse always --otlp "$collector"
+  until_true 30 "the cluster is not ready" curl -fsS -m 5 "http://$http/ready" -o "$T/out"
+}
+pool() { curl -fsS -m 5 "http://$(jq -r .http "$T/p0.json")/metrics" | awk -v m="mc_engine_pool_$1_total" '$1 == m { print $2 }'; }
+long() {
+  curl -fsS -m 20 "http://$http/v1/completions" -o "$T/body" -H "traceparent: 00-$trace-$client-01" --json \
+    "$(jq -n '{model: "tiny", prompt: ([range(300) | "w\(.)"] | join(" ")), max_tokens: 2}')" ||
+    die "no answer: $(cat "$T/body" 2>/dev/null)"
+}
+put() { [ "$(pool blocks_stored)" -gt 2 ]; }
+store_up
+serve_decode() {
+  launch conductor "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny \
+    --admin-socket "$T/admin.sock" --otlp "$collector"
+  http=$(jq -r .http "$T/conductor.json")
+  launch d0 "$MC_BIN/mc-decode" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny --name d0 \
+    --conductor "$(address conductor)" --blocks 64 --otlp "$collector"
+}
+serve_decode
+worker_up
+long
+until_true 30 "the worker puts nothing in the store" put
+on_disk() {
+  "$MC_BIN/mc-store" ls --master "$(address master)" --output json | jq -es 'map(select(.disks > 0)) | length > 2' >"$T/out"
+}
+until_true 30 "nothing is on the disk" on_disk
+stop p0
+stop store
+store_up
+until_true 30 "the store brought nothing back on its disk" on_disk
+worker_up
+long
+[ "$(pool tokens)" -gt 0 ] || die "nothing came from the store: $(tail "$T/p0.log")"
+for name in p0 d0 conductor store master; do stop $name; done
+# each SERVICE NAME PARENT-SERVICE PARENT: there is such a span, and all of them are below such a parent
+each() {
+  jq -es --arg s "$1" --arg n "$2" --arg q "$3" --arg p "$4" --arg t $trace 'map(select(.traceId == $t)) as $all |
+    [$all[] | select(.service == $q and .name == $p).spanId] as $above |
+    [$all[] | select(.service == $s and .name == $n)] | length > 0 and
+    all(.[]; .parentSpanId | IN($above[]))' "$spans" >/dev/null ||
+    die "no $2 of $1 below $4 of $3: $(jq -c '[.service, .name, .spanId, .parentSpanId]' "$spans")"
+}
+each mc-prefill put mc-prefill prefill
+each mc-prefill write mc-prefill put
+for call in put-start put-end; do
+  each mc-prefill $call mc-prefill put
+  each mc-master $call mc-prefill $call
+done
+each mc-prefill fetch mc-prefill prefill
+each mc-prefill match-prefix mc-prefill fetch
+each mc-master match-prefix mc-prefill match-prefix
+each mc-prefill get mc-prefill fetch
+each mc-prefill load-objects mc-prefill get
+each mc-store load-objects mc-prefill load-objects
+each mc-prefill read mc-prefill get
+jq -es 'any(.[]; .name == "read" and (.attributes | any(.key == "mc.to" and .value.stringValue == "s0") and
+  any(.key == "mc.bytes" and (.value.intValue | tonumber) > 0)))' "$spans" >/dev/null ||
+  die "a read does not say from where, and how much: $(jq -c 'select(.name == "read").attributes' "$spans")"
 
 # An external engine gets the trace, with the conductor's span above it.
 : >"$spans"

@@ -30,5 +30,7 @@ for line in open(sys.argv[1]):
                 assert span.start_time_unix_nano <= span.end_time_unix_nano and span.kind in (1, 2, 3), span
                 names.add(span.name)
                 spans += 1
-assert spans and {'request', 'prefill', 'transfer', 'decode', 'engine'} <= names, names
+assert spans and {
+    'request', 'prefill', 'transfer', 'decode', 'engine', 'put-start', 'write', 'match-prefix', 'read',
+    'load-objects'} <= names, names
 print(f'{spans} spans parsed, of {len(names)} names')

@@ -159,7 +159,7 @@ void StoreConnector::publish(const BlockHash& hash, BlockId block,
                              std::span<const std::byte> memory, PutDone done, store::PutConfig as) {
   if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return give_up(done);
   blocks_.pin(block);
-  queue_.push_back({hash, block, memory, std::move(done), std::move(as)});
+  queue_.push_back({hash, block, memory, std::move(done), std::move(as), StepTrace::current()});
   put_next();
 }
 
@@ -186,10 +186,11 @@ void StoreConnector::put_next() {
     std::vector<Put> puts;
     std::vector<store::PutItem> items;
     const store::PutConfig as = queue_.front().as;
-    const auto alike = [&](const store::PutConfig& p) {
-      return p.cls == as.cls && p.ttl == as.ttl;
+    const StepScope scope(queue_.front().trace);
+    const auto alike = [&](const Put& p) {
+      return p.as.cls == as.cls && p.as.ttl == as.ttl && p.trace == StepTrace::current();
     };
-    while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front().as)) {
+    while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front())) {
       puts.push_back(queue_.front());
       queue_.pop_front();
       items.push_back({key(puts.back().hash), plain_parts(puts.back().memory, shape_)});

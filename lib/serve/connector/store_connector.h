@@ -8,6 +8,8 @@
 // model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Each stage of a pipeline puts its layers' part
 // under its own R, and under a model name of its own.
 //
+// Calls to the pool are steps of the caller's trace (base/step_trace.h).
+//
 // Thread: the loop's. The destructor waits for calls being made (bounded by the client's timeout).
 #pragma once
 #include <deque>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "base/metrics.h"
+#include "base/step_trace.h"
 #include "serve/connector/kv_pool.h"
 #include "serve/connector/kv_shape.h"
 #include "serve/connector/pool_rates.h"
@@ -73,6 +76,7 @@ class StoreConnector {
     std::span<const std::byte> memory;
     PutDone done;
     store::PutConfig as;
+    std::shared_ptr<StepTrace> trace;  // puts of one call have the same
   };
   StoreConnector(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
                  const KvShape& shape, uint32_t pp_rank);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/step_trace.h"
 #include "serve/engine/engine.h"
 #include "serve/kvcache/block_manager.h"
 #include "serve/protocol/messages.h"
@@ -58,9 +59,10 @@ struct Sequence {
   bool pooled = false;                   // then: the pool was given its full blocks
   int busy = 0;                          // compute jobs and transfers that use it
   Time reserved{}, arrived{}, verified{}, joined{};
-  uint32_t answered = 0;        // tokens sent to the conductor
-  telemetry::OpenSpan span;     // from its reservation to its end
-  telemetry::OpenSpan receive;  // of the KV, below its transfer
+  uint32_t answered = 0;  // tokens sent to the conductor
+  // From its reservation to its end; of the KV, below its transfer.
+  telemetry::OpenSpan span, receive;
+  std::shared_ptr<StepTrace> steps;  // below `span`: what it asks of the pool; may be null
 
   size_t generated() const { return tokens.size() - prompt; }
   // Leading tokens whose KV is in memory between two steps: the last generated one has none.

@@ -261,6 +261,7 @@ bool DecodeMemory::copy_out(const SequencePtr& s) {
 void DecodeMemory::put_out(const SequencePtr& s) {
   s->pooled = true;
   to_pool_.add();
+  const StepScope scope(s->steps);
   for (size_t i = 0; i < s->written() / engine_.block_tokens(); ++i) {
     ++leaving_;
     pool_->publish(s->block_key(i, engine_.block_tokens()), id(*s, i),
@@ -339,6 +340,7 @@ void DecodeMemory::fetch(const SequencePtr& s, size_t first) {
     wanted.memory.emplace_back(s->blocks[i], core_.block_bytes());
   }
   ++s->busy;
+  const StepScope scope(s->steps);
   pool_->fetch(std::move(wanted), [this, s, first, tokens](size_t got) {
     --s->busy;
     compute(s, (first + got) * tokens);

@@ -157,6 +157,7 @@ void DecodeWorker::fetch(const SequencePtr& s, std::vector<uint32_t> blocks) {
   batch_.remove(s->request);  // from here on the store's time-outs apply
   MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
   ++s->busy;
+  const StepScope scope(telemetry::steps_below(s->receive, loop_.clock()));
   pool_->fetch(std::move(wanted), [this, s, blocks = std::move(blocks)](size_t got) {
     --s->busy;
     if (s->ended) return try_free(s);

@@ -198,6 +198,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   r.blocks_here = static_cast<uint32_t>(s->here);
   s->reserved = now;
   s->span = {config_.tracer, telemetry::from_wire(call.trace_id), now};
+  s->steps = telemetry::steps_below(s->span, loop_.clock());
   Duration patience =
       m.kv_deadline_ms > 0 ? std::chrono::milliseconds(m.kv_deadline_ms) : config_.kv_deadline;
   if (config_.recompute_after.count() > 0) patience = std::min(patience, config_.recompute_after);
@@ -376,6 +377,7 @@ void DecodeWorker::try_free(const SequencePtr& s) {
 void DecodeWorker::cache_answer(const Sequence& s) {
   if (s.kv != KvPlace::kHere) return;  // preempted
   if (!config_.cache_answers || s.joined == Time{} || (pool_ == nullptr && !colocated_)) return;
+  const StepScope scope(s.steps);
   const size_t tokens = engine_.block_tokens(), whole = (s.tokens.size() - 1) / tokens;
   for (size_t i = s.prompt / tokens; i < whole; ++i) {
     answer_blocks_.add();

@@ -49,6 +49,7 @@
 #include "serve/runtime/worker_core.h"
 #include "serve/worker/decode_memory.h"
 #include "serve/worker/token_sender.h"
+#include "telemetry/step_spans.h"
 #include "telemetry/tracer.h"
 #include "xfer/engine.h"
 

@@ -86,6 +86,8 @@ bool PrefillWorker::fetch(const JobPtr& job) {
     });
   };
   ++job->busy;
+  job->fetch = job->span.child(job->started);
+  const StepScope scope(telemetry::steps_below(job->fetch, loop_.clock()));
   pool_->fetch(std::move(wanted), [this, job, here](size_t fetched) {
     --job->busy;
     if (chain_ != nullptr && fetched > 0) return fetch_in_pipeline(job, here, fetched);
@@ -229,6 +231,7 @@ void PrefillWorker::publish(const JobPtr& job, size_t upto) {
       config_.connector == Connector::kMulti || (config_.connector == Connector::kPool && job->own);
   if (pool_ == nullptr || !fills) return;
   if (chain_ != nullptr) put_in_pipeline(*job, job->published, upto);
+  const StepScope scope(job->steps);
   for (; job->published < upto; ++job->published) {
     const size_t i = job->published;
     store::PutConfig as;
@@ -303,10 +306,10 @@ void PrefillWorker::Job::end_spans(Time now) {
   const bool began = started != Time{}, computes = computing != Time{},
              has_all = computed != Time{};
   span.step("queue", queued, began ? started : now);
-  if (began && done.pool_tokens + done.peer_tokens > 0)
-    span.step("fetch", started, computes ? computing : now,
-              {{"mc.pool_tokens", int64_t{done.pool_tokens}},
-               {"mc.peer_tokens", int64_t{done.peer_tokens}}});
+  if (!fetch && began && done.peer_tokens > 0) fetch = span.child(started);
+  fetch.end("fetch", computes ? computing : now,
+            {{"mc.pool_tokens", int64_t{done.pool_tokens}},
+             {"mc.peer_tokens", int64_t{done.peer_tokens}}});
   if (computes)
     span.step("compute", computing, has_all ? computed : now,
               {{"mc.computed_tokens", static_cast<int64_t>(prompt.size() - done.cached_tokens)}});

@@ -262,6 +262,7 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Call& call,
   job->reply = reply;
   job->queued = loop_.clock().now();
   job->span = {config_.tracer, telemetry::from_wire(call.trace_id), job->queued};
+  job->steps = telemetry::steps_below(job->span, loop_.clock());
   const size_t here = std::max(*hits, blocks_.find(job->tx)->valid);
   queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now(),
               job->priority);
@@ -278,6 +279,7 @@ void PrefillWorker::hint(const Job& job, size_t here) {
                                        job.hashes.size());
   if (here >= most) return;
   counters_.hints.add(most - here);
+  const StepScope scope(job.steps);
   pool_->prefetch({job.hashes.begin() + static_cast<std::ptrdiff_t>(here),
                    job.hashes.begin() + static_cast<std::ptrdiff_t>(most)});
 }

@@ -42,6 +42,7 @@
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
 #include "serve/worker/pinned_prefixes.h"
+#include "telemetry/step_spans.h"
 #include "telemetry/tracer.h"
 #include "xfer/engine.h"
 
@@ -152,8 +153,10 @@ class PrefillWorker {
     bool in_pipeline = false;      // the other stages know it
     bool lost = false;             // a stage failed: it may still be sending
     Time queued{}, started{}, computing{}, computed{};
-    telemetry::OpenSpan span;      // from queued on
-    telemetry::OpenSpan transfer;  // below it: from the first block sent until all are there
+    telemetry::OpenSpan span;          // from queued on
+    telemetry::OpenSpan fetch;         // below it: of reused KV from the pool, until it computes
+    std::shared_ptr<StepTrace> steps;  // below it: what else it asks of the pool
+    telemetry::OpenSpan transfer;      // below it: from the first block sent until all are there
     void end_spans(Time now);
   };
   using JobPtr = std::shared_ptr<Job>;

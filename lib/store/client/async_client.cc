@@ -4,6 +4,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/step_trace.h"
+
 namespace mc::store {
 namespace {
 
@@ -96,8 +98,12 @@ template <class R>
 void AsyncClient::submit(std::function<R(Client&)> call, std::function<R(const Error&)> failed,
                          Done<R> done, Urgency urgency) {
   auto shared = std::make_shared<Done<R>>(std::move(done));
-  Job job = [this, call = std::move(call), shared](Client& client) {
-    answer([shared, result = call(client)]() mutable { (*shared)(std::move(result)); });
+  Job job = [this, call = std::move(call), shared, trace = StepTrace::current()](Client& client) {
+    const StepScope scope(trace);
+    answer([shared, trace, result = call(client)]() mutable {
+      const StepScope again(std::move(trace));  // of what the callback asks for next
+      (*shared)(std::move(result));
+    });
   };
   const bool queued = enqueue(std::move(job), urgency);
   if (queued) return;

@@ -7,6 +7,8 @@
 // Calls return at once. A get that waits for keys occupies one thread meanwhile. Hints to prefetch
 // run when no other call waits, and leave it a thread if there are two.
 //
+// A call, and its callback, run for the trace that its caller had (base/step_trace.h).
+//
 // Requires: the memory that an item names stays valid until the call's callback has run.
 // Errors: kBusy when `queue_max` calls wait, or as many hints.
 // Thread: the loop's. The destructor waits for the calls in progress (bounded by `timeout`) and

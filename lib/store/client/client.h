@@ -12,6 +12,9 @@
 // and reports one that is corrupt. If all replicas were stale it asks the master once more. A read
 // over the network that exceeds the 95th percentile is hedged: it also goes to the next replica.
 //
+// Calls to the master and to nodes, and the transfers ("read", "write"), are steps of the caller's
+// trace, below a step "get" or "put" (base/step_trace.h).
+//
 // Errors: kNotFound; kBusy (another client is writing the key); kNoSpace (the pool is full of
 // leased objects, the value is larger than the pool, or the caller's buffer is too small);
 // kUnavailable (the master or all holders are gone, or the master is rebuilding; the client retries

@@ -74,10 +74,13 @@ void Client::load(std::span<Read* const> some, const NodeRef& node, Opened& open
     return all_failed(loaded.error());
   }
   auto segment = segment_of(node, opened, deadline);
-  if (segment)
+  if (segment) {
+    Step step("read");
+    for (const Read* r : some) note_item(step, r->item->wanted(r->at->bytes), node);
     fetch(some, *loaded, *segment, node, deadline);
-  else
+  } else {
     all_failed(segment.error());
+  }
   (void)(*to)->call(ReleaseSlots{loaded->batch}, kRelease);  // if it is lost, the lease expires
 }
 

@@ -6,6 +6,30 @@
 #include "store/client/client_impl.h"
 
 namespace mc::store {
+namespace {
+
+template <class Reads>
+bool anything_to_read(const Reads& reads, size_t replica) {
+  return std::any_of(reads.begin(), reads.end(),
+                     [&](const auto& r) { return r.answer.open && replica < r.at->places.size(); });
+}
+
+template <class Reads>
+void note_read(Step& step, const Reads& reads, size_t replica, const Replicas& found) {
+  for (const auto& r : reads) {
+    if (!step || !r.answer.open || replica >= r.at->places.size()) continue;
+    const uint32_t node = r.at->places[replica].node;
+    if (node < found.nodes.size()) note_item(step, r.item->wanted(r.at->bytes), found.nodes[node]);
+  }
+}
+
+template <class Reads>
+void note_trouble(Step& step, const Reads& reads) {
+  for (const auto& r : reads)
+    if (step && r.answer.open) step.facts.error = r.last.what;
+}
+
+}  // namespace
 
 Result<> Client::Read::fits() const {
   if (whole() && at->bytes > room)
@@ -42,6 +66,8 @@ Result<std::vector<std::byte>> Client::get(const ObjectKey& key) {
 std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, Duration wait,
                                                 std::vector<bool>* verified) {
   const Time deadline = clock_.now() + options_.timeout + wait;
+  Step step("get");
+  step.facts.items = items.size();
   std::vector<Result<uint64_t>> out;
   for (size_t at = 0; at < items.size(); at += kChunk) {
     const auto chunk = items.subspan(at, std::min(kChunk, items.size() - at));
@@ -68,6 +94,7 @@ std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, 
       if (out.back()) {
         hits_.add();
         get_bytes_.add(*out.back());
+        step.facts.bytes += *out.back();
       } else if (out.back().error().code == Code::kNotFound) {
         misses_.add();
       }
@@ -103,7 +130,13 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
   }
   read_hot(reads);
   order_places(*found);
-  for (size_t n = 0; n < replicas; ++n) read_replicas(reads, n, *found, deadline);
+  for (size_t n = 0; n < replicas; ++n) {
+    if (!anything_to_read(reads, n)) continue;
+    Step step("read");
+    note_read(step, reads, n, *found);
+    read_replicas(reads, n, *found, deadline);
+    note_trouble(step, reads);
+  }
   read_disks(reads, *found, deadline);
   for (Read& r : reads)
     if (r.answer.open) r.answer.set(fail(r.last));

@@ -4,8 +4,10 @@
 #pragma once
 #include <algorithm>
 #include <optional>
+#include <string>
 
 #include "base/hash.h"
+#include "base/step_trace.h"
 #include "store/client/client.h"
 #include "store/protocol/transfer_plan.h"
 
@@ -84,6 +86,16 @@ inline void Client::Read::take(std::span<const std::byte> value) const {
   if (whole()) return scatter(value, item->parts);
   for (const ValueRange& r : item->ranges)
     std::copy_n(value.begin() + static_cast<ptrdiff_t>(r.offset), r.into.size(), r.into.begin());
+}
+
+// Adds an item of a transfer to its step, if it is traced.
+inline void note_item(Step& step, uint64_t bytes, const NodeRef& node) {
+  if (!step) return;
+  ++step.facts.items;
+  step.facts.bytes += bytes;
+  std::string& where = step.facts.where;
+  if (("," + where + ",").find("," + node.name + ",") == std::string::npos)
+    where += (where.empty() ? "" : ",") + node.name;
 }
 
 template <class Part>

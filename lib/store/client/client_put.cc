@@ -45,10 +45,13 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   if (auto sane = check(as.config); !sane)
     return std::vector<Result<PutOutcome>>(items.size(), fail(sane.error()));
   const Time deadline = std::min(clock_.now() + options_.timeout, as.until);
+  Step step("put");
+  step.facts.items = items.size();
   std::vector<Write> writes(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     writes[i].item = &items[i];
     writes[i].bytes = total_bytes(items[i].parts);
+    step.facts.bytes += writes[i].bytes;
   }
   std::vector<Result<PutOutcome>> out;
   for (size_t at = 0; at < writes.size(); at += kChunk) {
@@ -172,17 +175,20 @@ Result<> Client::Write::append(std::span<const xfer::Engine::GuardAdvance> all, 
 void Client::write_out(std::span<Write> writes, const PutAs& as,
                        const std::vector<xfer::Request>& requests,
                        const std::vector<NodeRef>& nodes, Time deadline) {
+  std::optional<Step> step;
+  if (!requests.empty()) step.emplace("write");
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
-  if (!requests.empty()) submitted = engine_.submit_awaited(batch, requests, left(deadline));
+  if (step) submitted = engine_.submit_awaited(batch, requests, left(deadline));
   uint64_t total = 0;
   for (Write& w : writes) {
     if (!w.moved) continue;
     total += w.bytes * w.grant.places.size();
+    for (const ReplicaLocation& place : w.grant.places)
+      if (step) note_item(*step, w.bytes, nodes[place.node]);
     w.checksum = checksum_of(w.item->parts, w.bytes);  // while the bytes move
   }
-  if (submitted && !requests.empty())
-    wait_moved(batch, requests.size(), total, {}, {}, deadline, as.stopped);
+  if (submitted && step) wait_moved(batch, requests.size(), total, {}, {}, deadline, as.stopped);
   for (Write& w : writes) {
     if (!w.moved) continue;
     for (size_t i = 0; i < w.count && w.moved; ++i) {
@@ -198,6 +204,7 @@ void Client::write_out(std::span<Write> writes, const PutAs& as,
                            ? fail(Code::kUnavailable, "cancelled")
                            : fail(Code::kTimeout, "put of '%s': not written within %s",
                                   escape(w.item->key).c_str(), to_text(options_.timeout).c_str());
+      if (step) step->facts.error = w.answer.value.error().what;
     }
   }
   engine_.free_batch(batch);  // from here on it writes nothing

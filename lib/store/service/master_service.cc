@@ -76,7 +76,8 @@ void MasterServiceOptions::describe(OptionList& v) {
 Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
                                                            const MasterServiceOptions& options,
                                                            uint64_t epoch, uint64_t seed,
-                                                           Metrics& metrics) {
+                                                           Metrics& metrics,
+                                                           rpc::Server::BeginAnswer trace) {
   MC_TRY_(options.master.check());
   EtcdUrl etcd;
   if (!options.ha.empty()) {
@@ -85,6 +86,7 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
   }
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   server->offer_shm("store");
+  server->trace_calls(std::move(trace));
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));

@@ -34,11 +34,13 @@ struct MasterServiceOptions {
 
 class MasterService {
  public:
-  // `epoch` and `seed`: see Master. Errors: kUnavailable (a port is in use); kInvalid.
+  // `epoch` and `seed`: see Master. `trace`: of the calls that it answers.
+  // Errors: kUnavailable (a port is in use); kInvalid.
   static Result<std::unique_ptr<MasterService>> open(io::Loop& loop,
                                                      const MasterServiceOptions& options,
                                                      uint64_t epoch, uint64_t seed,
-                                                     Metrics& metrics);
+                                                     Metrics& metrics,
+                                                     rpc::Server::BeginAnswer trace = {});
   ~MasterService();
   MasterService(const MasterService&) = delete;
   MasterService& operator=(const MasterService&) = delete;

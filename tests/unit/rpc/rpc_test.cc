@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
+#include "base/step_trace.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
 
@@ -199,6 +202,46 @@ TEST_SUITE("rpc") {
     auto nobody = rpc::SyncClient::connect("127.0.0.1:1", w.clock);
     REQUIRE(nobody.has_value());
     CHECK((*nobody)->call(Echo{"x"}, 50ms).error().code == Code::kUnavailable);
+  }
+
+  TEST_CASE("a blocking call is a step of its caller's trace, and so is its answer") {
+    struct Named : StepTrace {  // a trace whose id is its path
+      std::string path;
+      std::vector<std::string>& ended;
+      Named(std::string p, std::vector<std::string>& e) : path(std::move(p)), ended(e) {}
+      std::shared_ptr<StepTrace> begin(StepKind kind) override {
+        const char* const mark = kind == StepKind::kCall ? "/call" : "/step";
+        return std::make_shared<Named>(path + mark, ended);
+      }
+      std::string wire() const override { return path; }
+      void end(const char* name, const StepFacts& facts) override {
+        ended.push_back(path + " " + name + " " + facts.error);
+      }
+    };
+    World w;
+    w.server->on<Echo>(echo);
+    std::vector<std::string> calls, answers;
+    w.server->trace_calls([&](const std::string& trace_id) {
+      return std::make_shared<Named>(trace_id + "/answer", answers);
+    });
+    auto client = rpc::SyncClient::connect(w.server->address(), w.clock);
+    REQUIRE(client.has_value());
+    std::atomic<bool> done{false};
+    std::thread caller([&] {
+      CHECK((*client)->call(Echo{"untraced"}, 10s));
+      const StepScope scope(std::make_shared<Named>("request", calls));
+      CHECK((*client)->call(Echo{"x"}, 10s));
+      CHECK_FALSE((*client)->call(Echo{"busy"}, 10s));
+      CHECK_FALSE((*client)->call(Unheard{}, 10s));
+      done = true;
+    });
+    CHECK(w.until([&] { return done.load(); }, 30s));
+    caller.join();
+    CHECK(calls.size() == 3);
+    CHECK(calls[0] == "request/call echo ");
+    CHECK(calls[1] == "request/call echo come back later");
+    CHECK(answers == std::vector<std::string>{"request/call/answer echo ",
+                                              "request/call/answer echo come back later"});
   }
 
   TEST_CASE("a blocking call waits for another thread's no longer than its own budget") {

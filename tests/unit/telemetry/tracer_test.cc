@@ -2,11 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/json.h"
 #include "http/server.h"
+#include "telemetry/step_spans.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;
@@ -109,6 +112,49 @@ TEST_CASE("tracer: a client's trace goes on, from span to span") {
   CHECK(decide["attributes"][2]["value"]["doubleValue"] == 0.5);
   CHECK(decide["attributes"][3]["value"]["boolValue"] == true);
   CHECK(w.counted("sent", 4));
+}
+
+TEST_CASE("tracer: the steps of a thread's work are spans below the request's") {
+  World w;
+  OpenSpan request = w.tracer->begin(read_traceparent(kFrom), 0, w.now());
+  const auto trace = steps_below(request, w.clock);
+  std::thread([&] {  // as a store client's
+    const StepScope scope(trace);
+    Step get("get");
+    get.facts.items = 3;
+    Step call("get-replicas", StepKind::kCall);
+    call.facts.where = "127.0.0.1:5550";
+    call.facts.error = "no answer";
+    const auto answer = answer_step(*w.tracer, call.wire(), w.clock);
+    REQUIRE(answer != nullptr);
+    answer->end("get-replicas", {});
+  })
+      .join();
+  {
+    const StepScope scope(trace);
+    {
+      const StepScope none(nullptr);
+      CHECK_FALSE(static_cast<bool>(Step("of no request")));
+    }
+    const Step put("put");
+    CHECK(StepTrace::current() != trace);
+  }
+  CHECK(StepTrace::current() == nullptr);
+  CHECK(answer_step(*w.tracer, "too short", w.clock) == nullptr);
+  request.end("request", w.now());
+  CHECK(steps_below(request, w.clock) == nullptr);
+  REQUIRE(wait_until(w.loop, [&] { return w.spans.size() >= 5; }));
+  std::map<std::string, Json> by;  // the answer's name has a mark
+  for (const Json& s : w.spans)
+    by[s["name"].get<std::string>() + (s["kind"] == 2 ? " answered" : "")] = s;
+  REQUIRE(by.size() == 5);
+  CHECK(by["get"]["parentSpanId"] == by["request"]["spanId"]);
+  CHECK(by["put"]["parentSpanId"] == by["request"]["spanId"]);
+  CHECK(by["get-replicas"]["parentSpanId"] == by["get"]["spanId"]);
+  CHECK(by["get-replicas"]["kind"] == 3);
+  CHECK(by["get-replicas"]["status"]["message"] == "no answer");
+  CHECK(by["get-replicas answered"]["parentSpanId"] == by["get-replicas"]["spanId"]);
+  CHECK(dump_json(by["get"]["attributes"]) == R"([{"key":"mc.items","value":{"intValue":"3"}}])");
 }
 
 TEST_CASE("tracer: who decides what is recorded") {
