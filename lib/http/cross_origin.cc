@@ -13,7 +13,7 @@ constexpr const char* kMethods = "GET, HEAD, POST";
 constexpr const char* kKeptFor = "600";  // seconds that a browser need not ask again
 constexpr const char* kReadable =
     "x-request-id, x-mc-prefill, x-mc-decode, x-mc-cached-tokens, x-mc-predicted-ttft-ms, "
-    "x-mc-reject-reason, retry-after";
+    "x-mc-ignored, x-mc-reject-reason, retry-after";
 constexpr size_t kNamesMax = 4096;
 
 std::string_view value_of(const HeaderMap& headers, const char* name) {

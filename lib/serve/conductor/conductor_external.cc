@@ -68,11 +68,30 @@ std::vector<Change> changes_for(const GenerateRequest& ask, const std::string& t
   return all;
 }
 
-std::string changed_body(const ProxiedRequest& p, const std::string& theirs,
+std::string changed_body(const GenerateRequest& ask, const std::string& theirs,
                          std::span<const Change> changes) {
+  const ProxiedRequest& p = *ask.proxied;
   if (p.method == "GET") return {};
   if (!p.form) return p.body.with(changes);
-  return renames(p, theirs) ? p.form->with("model", theirs) : p.form->text();
+  std::vector<FormText::Field> fields;
+  if (renames(p, theirs)) fields.push_back({"model", theirs});
+  if (!ask.cache_salt.empty()) fields.push_back({"cache_salt", ask.cache_salt});
+  return p.form->with(fields);
+}
+
+// Why an answer is none that could be read or passed on; "": it is one.
+std::string unreadable(const std::map<std::string, std::string>& headers, const ProxiedRequest& p) {
+  const auto value = [&](const char* name) {
+    const auto it = headers.find(name);
+    return it == headers.end() ? std::string() : it->second.substr(0, kHeaderMax);
+  };
+  if (const std::string encoding = value("content-encoding");
+      !encoding.empty() && encoding != "identity")
+    return strf("it answers with content-encoding '%s', for which nobody asked: start it without",
+                escape(encoding).c_str());
+  if (generates(p.path) && value("content-type").starts_with("text/html"))
+    return "it answers with a page (text/html) where JSON is wanted: is its url the engine's?";
+  return {};
 }
 
 // When an engine that is full may be asked again: its own words, if they can stand in a header.
@@ -105,11 +124,10 @@ void Conductor::carry_out(const sched::ProxyTo& p, const InHand&) {
     w.times = {.sent = loop_.now(), .alone = e->requests == 1};
     if (pair) {
       w.meeting = engines_->meeting(prompts_of(job->ask.proxied->body));
-      change_for_first(o.pair, w.meeting, known, changes);
+      change_for_first(o.pair, w.meeting, known, job->ask.proxied->path, changes);
     }
   }
-  ask_engine(*job, *e, changed_body(*job->ask.proxied, e->options.model, changes),
-             pair && !p.second);
+  ask_engine(*job, *e, changed_body(job->ask, e->options.model, changes), pair && !p.second);
 }
 
 // `first_half`: of a pair.
@@ -138,8 +156,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     return j != nullptr && j->proxied ? j : nullptr;
   };
   http::ClientCallbacks calls;
-  calls.on_headers = [mine, first_half, theirs = engine.options.model](int status,
-                                                                       const auto& headers, Time) {
+  calls.on_headers = [this, mine, first_half, theirs = engine.options.model](
+                         int status, const auto& headers, Time) {
     Job* const j = mine();
     if (j == nullptr) return;
     ProxiedAttempt& w = *j->proxied;
@@ -149,6 +167,10 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     answered.type = type == headers.end() ? "application/json" : type->second;
     answered.retry_after = retry_after_of(headers);
     const ProxiedRequest& p = *j->ask.proxied;
+    if (std::string why = unreadable(headers, p); !why.empty() && status < 500) {
+      external_->client().cancel(std::exchange(answered.http, 0));
+      return on_upstream_done(*j, fail(Error{Code::kCorrupt, std::move(why)}), first_half);
+    }
     if (!first_half && renames(p, theirs) &&
         (answered.streams() || answered.type.find("json") != std::string::npos))
       w.rename.emplace(theirs, p.model, answered.streams());
@@ -227,8 +249,9 @@ sched::UpstreamEnded Conductor::computed_half(Job& job) {
   }
   auto cached = static_cast<uint32_t>(w.local_tokens);
   if (const Json* usage = answer ? member(*answer, "usage") : nullptr; usage != nullptr)
-    if (const Json* details = member(*usage, "prompt_tokens_details"))
-      cached = count_of(*details, "cached_tokens", nullptr, cached);
+    for (const char* const kind : {"prompt_tokens_details", "input_tokens_details"})
+      if (const Json* details = member(*usage, kind))
+        cached = count_of(*details, "cached_tokens", nullptr, cached);
   if (ExternalEngine* const e = external_->find(w.pair.engine)) {
     e->begins(w.times, true, loop_.now());
     e->learn(w.times, cost_, job.ask.tokens(), cached, 0, loop_.now());

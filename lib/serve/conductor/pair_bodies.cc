@@ -71,7 +71,7 @@ void drop_pair_members(std::vector<JsonText::Change>& changes) {
 }
 
 void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
-                      std::vector<JsonText::Change>& changes) {
+                      std::string_view path, std::vector<JsonText::Change>& changes) {
   if (kind == PairKind::kSglang) return change_for_sglang(meeting, first, changes);
   Json params = {{"do_remote_decode", true}, {"do_remote_prefill", false}};
   if (kind == PairKind::kConcurrent) {
@@ -85,7 +85,8 @@ void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst
   for (const char* member : {"stream_options", "min_tokens", "max_completion_tokens"})
     changes.push_back({member, std::nullopt});
   changes.push_back({"stream", "false"});
-  changes.push_back({"max_tokens", "1"});
+  const bool responses = path == "/v1/responses";
+  changes.push_back({responses ? "max_output_tokens" : "max_tokens", "1"});
 }
 
 void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirst& first,

@@ -3,6 +3,7 @@
 // Thread: values. Pure. Source: the examples of proxies that vLLM and SGLang publish.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/json_fwd.h"
@@ -22,9 +23,10 @@ bool suits(PairKind kind, const ProxiedRequest& request);
 // No client says where KV comes from: these go out of its body.
 void drop_pair_members(std::vector<JsonText::Change>& changes);
 // What the body says to a half, after drop_pair_members(). The first computes one token, but for
-// SGLang, whose halves get the same. `answered`: by the first half of a sequential pair.
+// SGLang, whose halves get the same. `path`: where the client asked: APIs name members differently.
+// `answered`: by the first half of a sequential pair.
 void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
-                      std::vector<JsonText::Change>& changes);
+                      std::string_view path, std::vector<JsonText::Change>& changes);
 void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
                        const std::string& answered, std::vector<JsonText::Change>& changes);
 

@@ -1,7 +1,7 @@
 #include "serve/frontend/admin_routes.h"
 
 #include "base/json.h"
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 
 namespace mc::serve {
 namespace {

@@ -8,9 +8,9 @@
 #include "serve/frontend/admin_routes.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/dashboard.h"
-#include "serve/frontend/openai_members.h"
 #include "serve/frontend/registry_routes.h"
 #include "serve/openapi/openapi.h"
+#include "serve/request/openai_members.h"
 
 namespace mc::serve {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
-#include "serve/frontend/openai_members.h"
+#include "serve/request/openai_members.h"
 
 namespace mc::serve {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "serve/frontend/engine_tokens.h"
-#include "serve/frontend/openai.h"
 #include "serve/protocol/generate.h"
+#include "serve/request/openai.h"
 
 namespace mc::serve {
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/json.h"
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 
 namespace mc::serve {
 namespace {

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "http/server.h"
-#include "serve/frontend/openai.h"
 #include "serve/frontend/text_pool.h"
+#include "serve/request/openai.h"
 
 namespace mc::serve {
 

@@ -1,6 +1,7 @@
 #include "serve/protocol/form_text.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 
@@ -87,6 +88,7 @@ Result<FormText> FormText::parse(std::string text, std::string_view content_type
   const std::string first = "--" + *boundary, next = "\r\n" + first;
   FormText form;
   form.text_ = std::move(text);
+  form.boundary_ = *boundary;
   const std::string_view all = form.text_;
   if (!all.starts_with(first))
     return fail(Code::kInvalid, "the form does not begin with its boundary");
@@ -136,11 +138,22 @@ std::optional<std::string_view> FormText::find(std::string_view name) const {
   return std::string_view(text_).substr(part->begin, part->end - part->begin);
 }
 
-std::string FormText::with(std::string_view name, std::string_view value) const {
-  const Part* const part = only(name);
-  if (part == nullptr) return text_;
-  std::string changed = text_;
-  changed.replace(part->begin, part->end - part->begin, value);
+std::string FormText::with(std::span<const Field> fields) const {
+  std::vector<std::pair<const Part*, std::string_view>> replaced;
+  std::string changed;
+  for (const Field& field : fields) {
+    if (const Part* const part = only(field.name))
+      replaced.emplace_back(part, field.value);
+    else if (!has(field.name))
+      changed += "--" + boundary_ + "\r\nContent-Disposition: form-data; name=\"" +
+                 std::string(field.name) + "\"\r\n\r\n" + std::string(field.value) + "\r\n";
+  }
+  const size_t added = changed.size();
+  changed += text_;
+  std::sort(replaced.begin(), replaced.end(),
+            [](const auto& a, const auto& b) { return a.first->begin > b.first->begin; });
+  for (const auto& [part, value] : replaced)
+    changed.replace(added + part->begin, part->end - part->begin, value);
   return changed;
 }
 

@@ -1,10 +1,11 @@
 // Fields of a form (multipart/form-data) found in its text, and replaced there.
 //
-// All bytes but those replaced stay as they are: files, boundaries, headers of parts.
+// All bytes but those replaced, or added, stay as they are: files, boundaries, headers of parts.
 //
 // Thread: values. Source: RFC 7578, RFC 2046 section 5.1.
 #pragma once
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +24,12 @@ class FormText {
   bool has(std::string_view name) const;
   // The value of the only field of that name. A file is no field.
   std::optional<std::string_view> find(std::string_view name) const;
-  // The text with another value of that field, which it has.
-  std::string with(std::string_view name, std::string_view value) const;
+  struct Field {
+    std::string_view name, value;  // neither has a line break, nor the name a quote
+  };
+  // The text with these values: of the only field of that name, or, where there is none, of one
+  // that is added in front. What stands twice, or is a file, stays.
+  std::string with(std::span<const Field> fields) const;
 
  private:
   struct Part {
@@ -33,7 +38,7 @@ class FormText {
     size_t begin = 0, end = 0;  // of the value
   };
   const Part* only(std::string_view name) const;
-  std::string text_;
+  std::string text_, boundary_;
   std::vector<Part> parts_;
 };
 

@@ -17,16 +17,8 @@ void copy_extensions(const Json& from, Json& to) {
   copy_members(from,
                {"cache_salt", "priority", "cache_control", "seed", "min_p", "repetition_penalty",
                 "presence_penalty", "frequency_penalty", "logit_bias", "ignore_eos", "min_tokens",
-                "stop_token_ids", "chat_template_kwargs", "documents"},
+                "stop_token_ids", "structured_outputs", "chat_template_kwargs", "documents"},
                to);
-}
-
-tl::expected<void, ApiError> refuse_members(const Json& from,
-                                            std::initializer_list<const char*> names) {
-  for (const char* const name : names)
-    if (member(from, name) != nullptr)
-      return not_taken(name, strf("'%s' is not supported by own workers", name));
-  return {};
 }
 
 std::string text_member(const Json& object, const char* key) {

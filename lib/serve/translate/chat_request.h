@@ -1,8 +1,9 @@
 // Makes chats of requests of other APIs, so that own workers answer them: OpenAI's responses and
 // Anthropic's messages.
 //
-// What cannot be said as a chat, and would change the answer, is refused by its name. What a chat
-// has beside the standard (seed, cache_salt, priority, penalties, ..) may stand in these too.
+// What cannot be said as a chat, and would change the answer, is refused by its name; whole members
+// are before (serve/request/request_members.h). What a chat has beside the standard (seed,
+// cache_salt, priority, penalties, ..) may stand in these too.
 //
 // Pure. Thread: values. Source: OpenAI API reference, responses; Anthropic API reference, messages.
 #pragma once

@@ -19,9 +19,6 @@ inline tl::unexpected<ApiError> not_taken(std::string param, std::string message
 void copy_members(const Json& from, std::initializer_list<const char*> names, Json& to);
 // Those that a chat has beside the standard.
 void copy_extensions(const Json& from, Json& to);
-// Fails for a member that is there and not null.
-tl::expected<void, ApiError> refuse_members(const Json& from,
-                                            std::initializer_list<const char*> names);
 
 // A string; or parts of text, of one of the types: "" is none of these.
 tl::expected<Json, ApiError> text_parts(const Json& content, const char* param,

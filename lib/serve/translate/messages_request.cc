@@ -119,10 +119,6 @@ tl::expected<Json, ApiError> chat_of_messages(const Json& body) {
   const Json* const thinking = member(body, "thinking");
   if (thinking != nullptr && text_member(*thinking, "type") != "disabled")
     return not_taken("thinking", "'thinking' other than disabled is not supported by own workers");
-  if (const Done done = refuse_members(body, {"container", "mcp_servers", "context_management",
-                                              "output_format", "output_config"});
-      !done)
-    return tl::unexpected(done.error());
   if (member(body, "max_tokens") == nullptr)
     return not_taken("max_tokens", "'max_tokens' is missing");
   Json chat = Json::object(), messages = Json::array();

@@ -106,25 +106,28 @@ void add_format(const Json& body, Json& chat) {
   chat["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
 }
 
-Taken check_members(const Json& body) {
-  for (const char* const name : {"background"})
-    if (const Json* const on = member(body, name); on != nullptr && *on != Json(false))
-      return not_taken(name, strf("'%s' is not supported by own workers", name));
-  if (const Json* const cut = member(body, "truncation"); cut != nullptr && *cut != "disabled")
-    return not_taken("truncation", "'truncation' other than disabled is not supported");
-  if (const Json* const top = member(body, "top_logprobs"); top != nullptr && *top != Json(0))
-    return not_taken("top_logprobs", "'top_logprobs' is not supported: chats have them");
-  if (const Json* const include = member(body, "include"))
-    for (const Json& what : *include)
+// What stands inside of members.
+Taken check_inner(const Json& body) {
+  if (const Json* const include = member(body, "include")) {
+    if (!include->is_array()) return not_taken("include", "'include' is no array");
+    for (const Json& what : *include) {
+      if (!what.is_string()) return not_taken("include", "'include' has what is no text");
       if (what == "message.output_text.logprobs")
         return not_taken("include", "logprobs are not supported in responses: chats have them");
-  return refuse_members(body, {"previous_response_id", "conversation", "prompt", "reasoning"});
+    }
+  }
+  const Json* const text = member(body, "text");
+  if (text != nullptr && !text->is_object()) return not_taken("text", "'text' is no object");
+  const Json* const verbosity = text == nullptr ? nullptr : member(*text, "verbosity");
+  if (verbosity != nullptr && *verbosity != "medium")
+    return not_taken("text", "a 'verbosity' other than medium is not supported by own workers");
+  return {};
 }
 
 }  // namespace
 
 tl::expected<Json, ApiError> chat_of_responses(const Json& body) {
-  if (const Taken taken = check_members(body); !taken) return tl::unexpected(taken.error());
+  if (const Taken taken = check_inner(body); !taken) return tl::unexpected(taken.error());
   Json chat = Json::object(), messages = Json::array();
   copy_members(
       body,

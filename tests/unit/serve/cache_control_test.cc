@@ -1,7 +1,7 @@
 // What requests say of how they are to be cached.
 #include <doctest/doctest.h>
 
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 
 using namespace mc;
 using namespace mc::serve;

@@ -82,6 +82,18 @@ TEST_CASE("a concurrent pair: both get the request at once, and meet by a transf
   m.check_idle();
 }
 
+TEST_CASE("the first half of a pair computes one token, whatever the API calls them") {
+  PairSite m("sequential");
+  const std::string rest = R"(,"max_output_tokens":7})";
+  CHECK(m.ask("/v1/responses", R"({"model":"tiny","input":"hello")" + rest).status == 200);
+  REQUIRE(m.p->asked.size() == 1);
+  CHECK(m.p->asked[0]["max_output_tokens"] == 1);
+  CHECK_FALSE(m.p->asked[0].contains("max_tokens"));
+  REQUIRE(m.d->asked.size() == 1);
+  CHECK(m.d->asked[0]["max_output_tokens"] == 7);
+  CHECK(m.d->asked[0]["kv_transfer_params"]["do_remote_prefill"] == true);
+}
+
 TEST_CASE("a prompt list or several answers do not go to a concurrent pair") {
   PairSite m("concurrent");
   const auto r = m.ask("/v1/completions", prompt_with(R"(,"n":2)"));

@@ -177,6 +177,32 @@ TEST_CASE("a client's headers pass to an engine, but not those of its connection
   for (const char* gone : {"cookie", "accept-encoding", "te"}) CHECK_FALSE(came.contains(gone));
 }
 
+TEST_CASE("an answer that no client could read is the engine's fault, and named") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  const std::string ask = R"({"model":"tiny","prompt":"x"})";
+  SUBCASE("compressed") {
+    e.answer = "\x1f\x8b";
+    e.answer_headers = {{"Content-Encoding", "gzip"}};
+    const auto r = m.ask("/v1/completions", ask);
+    CHECK(r.status == 503);
+    CHECK(r.body.find("external engine e0: it answers with content-encoding 'gzip'") !=
+          std::string::npos);
+  }
+  SUBCASE("a page for people") {
+    e.answer = "<html>Welcome to the proxy</html>";
+    e.answer_type = "text/html; charset=utf-8";
+    const auto r = m.ask("/v1/completions", ask);
+    CHECK(r.status == 503);
+    CHECK(r.body.find("external engine e0: it answers with a page") != std::string::npos);
+  }
+  SUBCASE("not compressed, and said so") {
+    e.answer = "{}";
+    e.answer_headers = {{"Content-Encoding", "identity"}};
+    CHECK(m.ask("/v1/completions", ask).body == "{}");
+  }
+}
+
 TEST_CASE("F90: a request to an external engine leaves a decision and its outcome") {
   Mixed m(false);
   m.engine("e0");

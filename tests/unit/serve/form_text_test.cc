@@ -35,8 +35,16 @@ TEST_CASE("fields are found and replaced, and all other bytes stay") {
   CHECK_FALSE(form->find("other"));
   std::string wanted = text;
   wanted.replace(wanted.find("tiny"), 4, "org/theirs");
-  CHECK(form->with("model", "org/theirs") == wanted);
-  CHECK(form->with("other", "x") == text);
+  const FormText::Field renamed{"model", "org/theirs"}, salt{"cache_salt", "ab"};
+  const FormText::Field no_field{"file", "x"};
+  CHECK(form->with({&renamed, 1}) == wanted);
+  CHECK(form->with({&no_field, 1}) == text);
+  const FormText::Field both[] = {salt, renamed};
+  CHECK(form->with(both) == part("name=\"cache_salt\"", "ab") + wanted);
+  const auto again = FormText::parse(form->with(both), kType);
+  REQUIRE(again);
+  CHECK(again->find("cache_salt") == "ab");
+  CHECK(again->find("model") == "org/theirs");
 }
 
 TEST_CASE("a field that stands twice, or is a file, has no value") {
@@ -105,7 +113,8 @@ TEST_CASE("forms with random damage are taken or refused, and taken ones are as 
     const auto form = FormText::parse(text, type);
     if (!form) continue;
     CHECK(form->text() == text);
-    if (form->find("model")) CHECK(form->with("model", *form->find("model")) == text);
+    const FormText::Field same{"model", form->find("model").value_or("")};
+    if (form->find("model")) CHECK(form->with({&same, 1}) == text);
   }
 }
 

@@ -136,7 +136,7 @@ struct MockEngine {
     if (status != 200)
       return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})",
                      answer_headers);
-    if (!answer.empty()) return x.reply(200, answer_type, answer);
+    if (!answer.empty()) return x.reply(200, answer_type, answer, answer_headers);
     meet(x, body);
   }
 
@@ -169,7 +169,7 @@ struct MockEngine {
                         {"prompt_tokens_details", {{"cached_tokens", cached}}}};
     const Json* const kv = member(body, "kv_transfer_params");
     if (connector && kv != nullptr && kv->value("do_remote_decode", false)) {
-      REQUIRE(body["max_tokens"] == 1);
+      REQUIRE(body.value("max_tokens", body.value("max_output_tokens", 0)) == 1);
       REQUIRE_FALSE(body.value("stream", false));
       const Json handed = {
           {"do_remote_decode", false},  {"do_remote_prefill", true},
@@ -213,7 +213,7 @@ struct MockEngine {
   int status = 200, gone = 0;
   std::string key;                                       // that it wants; empty: none
   std::string answer, answer_type = "application/json";  // instead of its own
-  http::Headers answer_headers;                          // of its refusals
+  http::Headers answer_headers;                          // of these, and of its refusals
   std::string adapter;                                   // a LoRA adapter that it lists
   std::string metrics;                                   // empty: it has none
   bool tells_extras = false;                             // in its events

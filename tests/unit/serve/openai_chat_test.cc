@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 
 using namespace mc;
 using namespace mc::serve;

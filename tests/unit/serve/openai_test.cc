@@ -1,4 +1,4 @@
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 
 #include <doctest/doctest.h>
 

@@ -2,6 +2,12 @@
 #include "serve/external/passed_paths.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <fstream>
+#include <set>
+#include <string>
 
 #include "mixed_site.h"
 
@@ -99,6 +105,40 @@ TEST_CASE("forms and GETs pass where --pass names them, byte for byte") {
   CHECK(m.ask("/v1/audio/voices?model=unknown").status == 404);
   m.headers.push_back({"content-type", "text/plain"});
   CHECK(m.ask("/v1/audio/speech", "x").status == 415);
+}
+
+TEST_CASE("a tenant's salt goes with its forms") {
+  const std::string keys = "passed_paths_test.keys";
+  std::ofstream(keys) << R"({"tenants":[{"name":"a","keys":["key-of-tenant-a"]},)"
+                      << R"({"name":"b","keys":["key-of-tenant-b"]}]})";
+  REQUIRE(::chmod(keys.c_str(), 0600) == 0);
+  Mixed m(false);
+  ApiServerOptions web{.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-salt-{port}.sock"};
+  web.pass = {"/v1/audio/*"};
+  web.api_keys = keys;
+  m.api.reset();
+  m.api = *ApiServer::open(m.loop, web, *m.conductor, m.metrics, "{}");
+  std::remove(keys.c_str());
+  MockEngine& e = m.engine("e0", 4, "org/theirs");
+  e.answer = "{}";
+  const std::string type = "multipart/form-data; boundary=XX";
+  m.headers.push_back({"content-type", type});
+  m.headers.push_back({"authorization", "Bearer key-of-tenant-a"});
+  const std::string form =
+      "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--XX--\r\n";
+  std::set<std::string> salts;
+  for (const char* const key : {"Bearer key-of-tenant-a", "Bearer key-of-tenant-b"}) {
+    m.headers.back().second = key;
+    CHECK(m.ask("/v1/audio/transcriptions", form).status == 200);
+    const auto came = FormText::parse(e.came.back().body, type);
+    REQUIRE(came);
+    CHECK(came->find("model") == "org/theirs");
+    const auto salt = came->find("cache_salt");
+    REQUIRE(salt);
+    CHECK(salt->size() == 64);
+    salts.emplace(*salt);
+  }
+  CHECK(salts.size() == 2);
 }
 
 TEST_CASE("patterns and sites that cannot be are refused at the start") {

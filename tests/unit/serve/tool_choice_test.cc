@@ -10,7 +10,7 @@
 #include "pair.h"
 #include "serve/answers/text_stream.h"
 #include "serve/answers/tool_stream.h"
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 #include "small_engine.h"
 
 using namespace mc;

@@ -4,7 +4,7 @@
 // stop_token_ids, structured_outputs and guided_*, cache_salt, priority, cache_control,
 // stream_options.continuous_usage_stats. What would change an answer and is not done is refused by
 // its name, unless it asks for what is done anyway. Unknown fields are ignored, as clients send
-// more each year; known fields of a wrong type are refused.
+// more each year, and told; known fields of a wrong type are refused (request_members.h).
 //
 // Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
 // 1b.
@@ -51,6 +51,7 @@ struct CompletionRequest {
   Constraint constraint;         // of the answer's form; it compiles
   std::optional<uint64_t> seed;  // none: drawn for each request
   std::string cache_salt, user;
+  std::string ignored;   // members that had no effect, for people (request_members.h)
   int64_t priority = 0;  // lower waits less
   CacheControl cache;
 };

@@ -1,4 +1,4 @@
-#include "serve/frontend/openai_members.h"
+#include "serve/request/openai_members.h"
 
 #include "base/json.h"
 #include "base/units.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/json_fwd.h"
-#include "serve/frontend/openai.h"
 #include "serve/protocol/json_text.h"
+#include "serve/request/openai.h"
 
 namespace mc::serve {
 

@@ -4,7 +4,7 @@
 // newlines. Arguments of tool calls are parsed, as templates write them themselves.
 #include "base/json.h"
 #include "base/units.h"
-#include "serve/frontend/openai_members.h"
+#include "serve/request/openai_members.h"
 
 namespace mc::serve {
 namespace {

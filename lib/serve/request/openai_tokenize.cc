@@ -1,6 +1,7 @@
 // Turns text into tokens and back, with the answers of vLLM's server.
 #include "base/json.h"
-#include "serve/frontend/openai_members.h"
+#include "serve/request/openai_members.h"
+#include "serve/request/request_members.h"
 
 namespace mc::serve {
 namespace {
@@ -59,6 +60,7 @@ tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLim
   if (!json) return tl::unexpected(json.error());
   const Members m(*json);
   MC_API_TRY(check_model(m, limits));
+  MC_API_TRY(check_members(*json, Api::kTokenize, limits.chat.program != nullptr));
   bool begin = true;
   MC_API_TRY(m.read("add_special_tokens", begin));
   const Json *const prompt = m.find("prompt"), *const messages = m.find("messages");

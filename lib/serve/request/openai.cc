@@ -1,14 +1,14 @@
-#include "serve/frontend/openai.h"
+#include "serve/request/openai.h"
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "base/json.h"
 #include "base/units.h"
 #include "serve/answers/responses_writer.h"
-#include "serve/frontend/openai_members.h"
 #include "serve/protocol/json_text.h"
+#include "serve/request/openai_members.h"
+#include "serve/request/request_members.h"
 #include "serve/translate/chat_request.h"
 
 namespace mc::serve {
@@ -87,54 +87,6 @@ Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
     if (!j->is_array() || j->size() > kStopsMax)
       return bad("stop_token_ids", "'stop_token_ids' is not a short array of token ids");
     return read_tokens(*j, "stop_token_ids", vocab, r.stop_token_ids);
-  }
-  return {};
-}
-
-// Members that would change the answer, and the value that changes nothing; null: any would.
-const std::map<std::string_view, Json>& unsupported() {
-  static const std::map<std::string_view, Json> all = {
-      {"suffix", ""},
-      {"length_penalty", 1},
-      {"prompt_logprobs", nullptr},
-      {"use_beam_search", false},
-      {"bad_words", Json::array()},
-      {"allowed_token_ids", nullptr},
-      {"logits_processors", Json::array()},
-      {"structural_tag", nullptr},
-      {"guided_whitespace_pattern", nullptr},
-      {"truncate_prompt_tokens", nullptr},
-      {"prompt_embeds", nullptr},
-      {"continue_final_message", false},
-      {"add_generation_prompt", true},
-      {"chat_template", nullptr},
-      {"chat_template_kwargs", Json::object()},
-      {"documents", Json::array()},
-      {"tools", Json::array()},
-      {"functions", Json::array()},
-      {"tool_choice", "none"},
-      {"function_call", "none"},
-      {"modalities", Json::array({"text"})},
-      {"audio", nullptr},
-  };
-  return all;
-}
-
-// What other servers do and this one does not: said, not ignored.
-Parsed refuse_unsupported(const Json& body, bool chat, bool templated) {
-  for (const auto& [name, given] : body.get_ref<const Json::object_t&>()) {
-    const auto known = unsupported().find(name);
-    if (known == unsupported().end() || given.is_null()) continue;
-    const Json& idle = known->second;
-    if (!idle.is_null() && given == idle) continue;
-    if (templated &&
-        (name == "documents" || name == "chat_template_kwargs" || name == "add_generation_prompt"))
-      continue;
-    if (chat && (name == "tools" || name == "tool_choice")) continue;  // by read_tools()
-    if (idle == "none" && given == "auto") continue;
-    const std::string but =
-        idle.is_null() || idle.is_structured() ? "" : " other than " + dump_json(idle);
-    return bad(name.c_str(), strf("'%s'%s is not supported", name.c_str(), but.c_str()));
   }
   return {};
 }
@@ -257,11 +209,14 @@ tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path
     return parse_completion(body, path == "/v1/chat/completions", limits);
   const auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
+  const Api api = responses ? Api::kResponses : Api::kMessages;
+  MC_API_TRY(check_members(*json, api, limits.chat.program != nullptr));
   const auto translate = responses ? chat_of_responses : chat_of_messages;
   auto chat = translate(*json);
   if (!chat) return tl::unexpected(chat.error());
   auto r = completion_of(*chat, true, limits);
   if (!r) return tl::unexpected((responses ? error_of_responses : error_of_messages)(r.error()));
+  r->ignored = ignored_members(*json, api);
   if (responses) r->echo_of_response = response_echo(*json);
   return r;
 }
@@ -331,7 +286,9 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
   MC_API_TRY(read_choices(m, r));
   MC_API_TRY(read_cache_control(body, limits, r));
   MC_API_TRY(read_constraint(body, limits, r));
-  MC_API_TRY(refuse_unsupported(body, chat, chat && limits.chat.program));
+  const Api api = chat ? Api::kChats : Api::kCompletions;
+  MC_API_TRY(check_members(body, api, chat && limits.chat.program));
+  r.ignored = ignored_members(body, api);
   size_t longest = r.prompt.size();
   for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());
   const uint64_t wanted = longest + uint64_t{r.max_tokens};
