@@ -8,7 +8,9 @@
 namespace mc::model {
 namespace {
 
-constexpr size_t kSharedRows = 16;  // rows that share a tile of keys while it is in the cache
+// Rows that share a tile of keys while it is in the cache: many, where all threads have work.
+constexpr size_t kSharedRows = 64, kFewSharedRows = 16, kGroupsOfThread = 4;
+constexpr uint32_t kSharingHeads = 8;  // query heads of a KV head: more have enough queries
 
 class Floats {
  public:
@@ -212,14 +214,18 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
   normalize(w.attention_norm, x, rows, normed.get());
   project(w, normed.get(), rows, kv_only, qkv.get());
   std::vector<Group> groups;
+  const size_t enough = kSharedRows * kGroupsOfThread * threads_.count();
+  const bool many =
+      rows * config_.kv_heads >= enough && config_.heads / config_.kv_heads <= kSharingHeads;
+  const size_t shared = many ? kSharedRows : kFewSharedRows;
   size_t row = 0;
   for (const Slice& s : slices) {
     MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
     MC_CHECK(s.blocks.size() * kv_.block_tokens >= s.end);
     store(layer, s, qkv.get() + row * row_floats());
-    for (size_t p = s.begin; p < s.end; p += kSharedRows)
+    for (size_t p = s.begin; p < s.end; p += shared)
       for (uint32_t h = 0; h < config_.kv_heads; ++h)
-        groups.push_back({&s, p, std::min(s.end, p + kSharedRows), row + p - s.begin, h});
+        groups.push_back({&s, p, std::min(s.end, p + shared), row + p - s.begin, h});
     row += s.end - s.begin;
   }
   if (kv_only) return;
