@@ -212,6 +212,10 @@ def test_put_options():
     assert how.native is n
     with pytest.raises(ValueError, match="pin 'firm': want one of none, soft, hard"):
         mc.PutOptions(pin='firm').native
+    for wrong in (dict(ttl=-5), dict(ttl=float('nan')), dict(ttl=1e30), dict(replicas=-1)):
+        with pytest.raises(ValueError, match='want'):
+            mc.PutOptions(**wrong).native
+    assert mc.PutOptions(ttl=60 * 86400).native.ttl_ms == 60 * 86400 * 1000
 
 
 # ---- errors and options

@@ -3,11 +3,11 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 from functools import cached_property
 from typing import Optional, Sequence, Union
 
 from ._abi import CONSTANTS, mc_put_options
-from ._options import milliseconds
 
 _CLASSES = {'': 0, 'normal': CONSTANTS['MC_CLASS_NORMAL'],
             'ephemeral': CONSTANTS['MC_CLASS_EPHEMERAL'], 'context': CONSTANTS['MC_CLASS_CONTEXT']}
@@ -48,6 +48,8 @@ class PutOptions:
     @cached_property
     def native(self) -> mc_put_options:
         """For the library."""
+        if not 0 <= self.replicas <= 0xffffffff:
+            raise ValueError(f'replicas {self.replicas}: want 1 or more, or 0 for those of the store')
         prefer = self.prefer
         if prefer is not None and not isinstance(prefer, str):
             prefer = ','.join(prefer)
@@ -55,8 +57,15 @@ class PutOptions:
         flags |= CONSTANTS['MC_PUT_REPLACE'] * self.replace
         return mc_put_options(
             ctypes.sizeof(mc_put_options), self.replicas, _one_of(_CLASSES, self.cls, 'cls'),
-            _one_of(_PINS, self.pin, 'pin'), milliseconds(self.ttl), _text(prefer),
+            _one_of(_PINS, self.pin, 'pin'), _ttl(self.ttl), _text(prefer),
             _text(self.group), _text(self.tenant), flags)
+
+
+def _ttl(seconds: float) -> int:
+    """In milliseconds, rounded up: what is negative is not for ever."""
+    if not 0 <= seconds <= 8e9:
+        raise ValueError(f'ttl {seconds}: want 0, which is for ever, to 8e9 seconds')
+    return math.ceil(seconds * 1000)
 
 
 def _text(value: Optional[str]) -> Optional[bytes]:
