@@ -1,5 +1,6 @@
 #include "io/loop.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <zmq.h>
 
@@ -7,6 +8,20 @@
 #include <cerrno>
 
 namespace mc::io {
+namespace {
+
+// While memory has input, the loop looks at sockets in one turn of so many.
+constexpr uint32_t kHotTurns = 8;
+
+Result<bool> has_input(void* socket) {
+  int events = 0;
+  size_t n = sizeof events;
+  if (zmq_getsockopt(socket, ZMQ_EVENTS, &events, &n) == 0) return (events & ZMQ_POLLIN) != 0;
+  if (zmq_errno() == EINTR) return true;  // perhaps
+  return fail(Code::kInternal, "a watched socket: %s", zmq_strerror(zmq_errno()));
+}
+
+}  // namespace
 
 Loop::Loop(const Clock& clock)
     : clock_(clock), now_(clock.now()), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
@@ -21,7 +36,10 @@ Loop::Handle Loop::add_watch(int fd, void* socket, Task ready) {
 }
 Loop::Handle Loop::watch_fd(int fd, Task ready) { return add_watch(fd, nullptr, std::move(ready)); }
 Loop::Handle Loop::watch_socket(void* zmq_socket, Task ready) {
-  return add_watch(-1, zmq_socket, std::move(ready));
+  int fd = -1;
+  size_t n = sizeof fd;
+  (void)zmq_getsockopt(zmq_socket, ZMQ_FD, &fd, &n);  // if it fails, the next turn says why
+  return add_watch(fd, zmq_socket, std::move(ready));
 }
 Loop::Handle Loop::watch_memory(std::function<bool()> look, Task ready) {
   const Handle handle = next_handle_++;
@@ -40,8 +58,8 @@ bool Loop::watches(Handle handle) const {
 }
 
 // Returns: the tasks that are ready without a wait.
-std::vector<std::pair<Loop::Handle, std::shared_ptr<Loop::Task>>> Loop::ready_now() {
-  std::vector<std::pair<Handle, std::shared_ptr<Task>>> ready;
+Loop::Ready Loop::ready_now() {
+  Ready ready;
   for (const MemoryWatch& w : memory_watches_)
     if ((*w.look)()) ready.emplace_back(w.handle, w.ready);
   return ready;
@@ -105,35 +123,63 @@ Result<> Loop::run() {
   }
 }
 
-Result<> Loop::turn(Duration wait) {
-  std::vector<zmq_pollitem_t> items;
-  std::vector<std::pair<Handle, std::shared_ptr<Task>>> tasks;
-  items.reserve(watches_.size() + 1);
-  items.push_back({nullptr, wake_.get(), ZMQ_POLLIN, 0});
-  for (const Watch& w : watches_) {
-    items.push_back({w.socket, w.fd, ZMQ_POLLIN, 0});
-    tasks.emplace_back(w.handle, w.ready);
+// Whether any socket has input.
+Result<bool> Loop::ask_sockets() {
+  bool any = false;
+  for (Watch& w : watches_) {
+    if (w.socket == nullptr) continue;
+    MC_TRY(w.input, has_input(w.socket));
+    any = any || w.input;
   }
-  wait = std::min<Duration>(wait, std::chrono::hours(1));
-  const auto seen = ready_now();
-  if (!seen.empty()) wait = Duration(0);
-  if (!timers_.empty()) wait = std::min(wait, timers_.begin()->first - clock_.now());
+  return any;
+}
+
+// Adds the watches that are ready. Returns: there is posted work, or stop() was called.
+//
+// A socket's descriptor tells of news since the last use of the socket, or look at it. So the loop
+// looks at each socket before a wait, and otherwise at those whose descriptor tells of some.
+// zmq_poll looks at each of them twice, and each look is a system call.
+Result<bool> Loop::wait_for(Duration wait, Ready& ready) {
   // Rounded up: waking just before a timer is due would spin.
   const auto ms = std::max<int64_t>(0, (wait.count() + 999'999) / 1'000'000);
-  const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(ms));
+  descriptors_.clear();
+  descriptors_.push_back({wake_.get(), POLLIN, 0});
+  for (const Watch& w : watches_) descriptors_.push_back({w.fd, POLLIN, 0});
+  const int polled = ::poll(descriptors_.data(), descriptors_.size(), static_cast<int>(ms));
   now_ = clock_.now();
-  if (ready < 0 && errno != EINTR) return fail_errno("poll %zu sockets", items.size());
-  run_timers();
-  // A task of this turn may have unwatched one that comes after it.
-  for (const auto& [handle, task] : seen)
-    if (watches(handle)) (*task)();
-  if (ready > 0) {
-    if (items[0].revents != 0) run_posted();
-    for (size_t i = 0; i < tasks.size(); ++i) {
-      if (items[i + 1].revents == 0) continue;
-      if (watches(tasks[i].first)) (*tasks[i].second)();
+  if (polled < 0 && errno != EINTR) return fail_errno("poll %zu descriptors", descriptors_.size());
+  for (size_t i = 0; i < watches_.size(); ++i) {
+    Watch& w = watches_[i];
+    bool input = polled > 0 && descriptors_[i + 1].revents != 0;
+    if (input && w.socket != nullptr && !w.input) {
+      MC_TRY(input, has_input(w.socket));
     }
+    if (input || w.input) ready.emplace_back(w.handle, w.ready);
+    w.input = false;
   }
+  return polled > 0 && descriptors_[0].revents != 0;
+}
+
+Result<> Loop::turn(Duration wait) {
+  wait = std::min<Duration>(wait, std::chrono::hours(1));
+  Ready ready = ready_now();
+  const bool hot = !ready.empty() && ++hot_turns_ % kHotTurns != 0;
+  if (!ready.empty()) wait = Duration(0);
+  if (!timers_.empty()) wait = std::min(wait, timers_.begin()->first - clock_.now());
+  if (!hot) {
+    MC_TRY(const bool input, ask_sockets());
+    if (input) wait = Duration(0);
+  }
+  const size_t of_memory = ready.size();
+  MC_TRY(const bool posted, wait_for(wait, ready));
+  run_timers();
+  const auto run = [this](const auto& task) {
+    // A task of this turn may have unwatched one that comes after it.
+    if (watches(task.first)) (*task.second)();
+  };
+  std::for_each_n(ready.begin(), of_memory, run);
+  if (posted) run_posted();
+  std::for_each(ready.begin() + static_cast<ptrdiff_t>(of_memory), ready.end(), run);
   return {};
 }
 

@@ -1,5 +1,5 @@
-// Runs a service's event loop: one thread owns the state and waits for events. It waits, with
-// zmq_poll, on ZeroMQ sockets, file descriptors, the next timer and work posted by other threads.
+// Runs a service's event loop: one thread owns the state and waits for events. It waits on ZeroMQ
+// sockets, file descriptors, the next timer and work posted by other threads.
 //
 //   io::Loop loop(clock);
 //   loop.every(1s, [&] { machine.tick(loop.now()); });
@@ -8,6 +8,8 @@
 // Thread: all members belong to the thread that runs run(), before it to the one that sets up.
 // post() and stop() may be called from any thread.
 #pragma once
+#include <poll.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -64,8 +66,9 @@ class Loop {
   struct Watch {
     Handle handle;
     int fd;
-    void* socket;
+    void* socket;  // null: only a descriptor
     std::shared_ptr<Task> ready;
+    bool input = false;  // of a socket, as found in this turn
   };
   struct Timer {
     Handle handle;
@@ -78,7 +81,10 @@ class Loop {
     std::shared_ptr<Task> ready;
   };
   Handle add_watch(int fd, void* socket, Task ready);
-  std::vector<std::pair<Handle, std::shared_ptr<Task>>> ready_now();
+  using Ready = std::vector<std::pair<Handle, std::shared_ptr<Task>>>;
+  Ready ready_now();
+  Result<bool> ask_sockets();
+  Result<bool> wait_for(Duration wait, Ready& ready);
   bool watches(Handle handle) const;
   void run_posted();
   void run_timers();
@@ -88,6 +94,8 @@ class Loop {
   Handle next_handle_ = 1;
   std::vector<Watch> watches_;
   std::vector<MemoryWatch> memory_watches_;
+  std::vector<pollfd> descriptors_;    // of one turn
+  uint32_t hot_turns_ = 0;             // turns for memory
   std::multimap<Time, Timer> timers_;  // by due time, then insertion
   std::map<Handle, Time> due_;         // due time of each timer in timers_
   Fd wake_;                            // eventfd: posted work or stop

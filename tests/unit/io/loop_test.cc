@@ -4,7 +4,9 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <zmq.h>
 
+#include <memory>
 #include <thread>
 
 #include "io/address.h"
@@ -13,7 +15,79 @@
 using namespace mc;
 using namespace std::chrono_literals;
 
+namespace {
+
+// Two ends of a ZeroMQ connection inside the process.
+struct Ends {
+  std::unique_ptr<void, int (*)(void*)> context{zmq_ctx_new(), zmq_ctx_term};
+  void* ours = zmq_socket(context.get(), ZMQ_PAIR);
+  void* theirs = zmq_socket(context.get(), ZMQ_PAIR);
+  Ends() {
+    REQUIRE(zmq_bind(ours, "inproc://ends") == 0);
+    REQUIRE(zmq_connect(theirs, "inproc://ends") == 0);
+  }
+  ~Ends() {
+    zmq_close(ours);
+    zmq_close(theirs);
+  }
+  Ends(const Ends&) = delete;
+  Ends& operator=(const Ends&) = delete;
+  static void send(void* from) { REQUIRE(zmq_send(from, "x", 1, ZMQ_DONTWAIT) == 1); }
+  int take() {  // all that is there
+    int n = 0;
+    for (char byte; zmq_recv(ours, &byte, 1, ZMQ_DONTWAIT) >= 0;) ++n;
+    return n;
+  }
+};
+
+}  // namespace
+
 TEST_SUITE("io/loop") {
+  TEST_CASE(
+      "a socket's message is found, also one that came before the socket was used or watched") {
+    const SteadyClock clock;
+    io::Loop loop(clock);
+    Ends ends;
+    int taken = 0;
+    Ends::send(ends.theirs);
+    loop.watch_socket(ends.ours, [&] { taken += ends.take(); });
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(taken == 1);
+    Ends::send(ends.theirs);
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(taken == 2);
+    for (int i = 0; i < 3; ++i) {  // to send on it takes in the news of its descriptor
+      Ends::send(ends.theirs);
+      Ends::send(ends.ours);
+      REQUIRE(loop.turn(60s).has_value());
+      CHECK(taken == 3 + i);
+    }
+    loop.after(1ms, [&] { Ends::send(ends.theirs); });
+    REQUIRE(loop.turn(60s).has_value());
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(taken == 6);
+    REQUIRE(loop.turn(0s).has_value());
+    CHECK(taken == 6);
+  }
+
+  TEST_CASE("while memory has input sockets and descriptors are served too") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    Ends ends;
+    const io::Fd event(::eventfd(1, EFD_NONBLOCK));
+    int taken = 0, events = 0, memory = 0;
+    loop.watch_memory([] { return true; }, [&] { ++memory; });
+    loop.watch_socket(ends.ours, [&] { taken += ends.take(); });
+    loop.watch_fd(event.get(), [&] { ++events; });
+    for (int i = 0; i < 8; ++i) {
+      Ends::send(ends.theirs);
+      Ends::send(ends.ours);
+      for (int turns = 0; taken == i && turns < 8; ++turns) REQUIRE(loop.turn(60s).has_value());
+      CHECK(taken == i + 1);
+    }
+    CHECK(events == memory);
+  }
+
   TEST_CASE("timers run in order of their time, then of their making") {
     ManualClock clock;
     io::Loop loop(clock);
