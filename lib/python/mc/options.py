@@ -49,7 +49,7 @@ class PutOptions:
     def native(self) -> mc_put_options:
         """For the library."""
         if not 0 <= self.replicas <= 0xffffffff:
-            raise ValueError(f'replicas {self.replicas}: want 1 or more, or 0 for those of the store')
+            raise ValueError(f'replicas {self.replicas}: want 1 or more, or 0: as the store')
         prefer = self.prefer
         if prefer is not None and not isinstance(prefer, str):
             prefer = ','.join(prefer)

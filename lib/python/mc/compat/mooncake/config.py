@@ -118,7 +118,8 @@ def put_options(config: Optional[ReplicateConfig], replaces: bool = False,
     prefer = config.preferred_segments or ([config.preferred_segment]
                                            if config.preferred_segment else [])
     return PutHow(0, PutOptions(
-        replicas=config.replica_num, pin=pin, ttl=(ttl or 0) / 1000 if pin == 'soft' else 0.0,
+        replicas=min(config.replica_num, 0xffff), pin=pin,
+        ttl=max(ttl or 0, 0) / 1000 if pin == 'soft' else 0.0,
         prefer=prefer or None, prefer_local=config.prefer_alloc_in_same_node, replace=replaces),
         groups)
 
