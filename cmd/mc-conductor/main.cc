@@ -21,10 +21,14 @@ struct Options {
   Duration drain_timeout = std::chrono::seconds(30);
   serve::ConductorOptions conductor;
   telemetry::OtlpOptions otlp;
+  std::string record;
   void describe(OptionList& v) {
     conductor.describe(v);
     api.describe(v);
     otlp.describe(v);
+    v("record", record,
+      "trace for mc-replay that gets a line for each answered request: its time, lengths and "
+      "hashes of its blocks; empty: none");
     v("drain-timeout", drain_timeout, "on SIGTERM, how long requests in flight may go on");
   }
 };
@@ -81,6 +85,7 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
   Metrics metrics;
   Drain drain(loop, options.drain_timeout);
   std::unique_ptr<telemetry::Tracer> tracer;
+  std::unique_ptr<serve::RequestRecorder> recorder;
   std::unique_ptr<serve::Conductor> conductor;
   std::unique_ptr<serve::ApiServer> api;
   io::Signals signals(
@@ -91,6 +96,10 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
   serve::ConductorOptions conductor_options = options.conductor;
   serve::ApiServerOptions api_options = options.api;
   conductor_options.tracer = api_options.tracer = tracer.get();
+  if (!options.record.empty()) {
+    MC_TRY(recorder, serve::RequestRecorder::open(options.record, conductor_options.block_size));
+  }
+  conductor_options.recorder = recorder.get();
   MC_TRY(conductor, serve::Conductor::open(loop, conductor_options, epoch, metrics));
   MC_TRY(api, serve::ApiServer::open(loop, api_options, *conductor, metrics, config));
   Endpoints me;

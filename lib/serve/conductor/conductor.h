@@ -33,6 +33,7 @@
 #include "serve/conductor/pd_autoscaler.h"
 #include "serve/conductor/pool_view.h"
 #include "serve/conductor/proxied_attempt.h"
+#include "serve/conductor/request_recorder.h"
 #include "serve/conductor/request_spans.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
@@ -68,8 +69,10 @@ struct ConductorOptions {
   std::string external_engines;  // file of external engines
   std::string external_state;    // where those registered by POST are kept
   PdAutoscalerOptions pd;
-  uint32_t explain_last = 1024;         // requests whose decisions are kept
-  telemetry::Tracer* tracer = nullptr;  // outlives the conductor; no option; nullptr: no spans
+  uint32_t explain_last = 1024;  // requests whose decisions are kept
+  // No options, and they outlive the conductor; nullptr: no spans, no recording.
+  telemetry::Tracer* tracer = nullptr;
+  RequestRecorder* recorder = nullptr;
   void describe(OptionList& v);
   Result<> check() const;
 };

@@ -148,6 +148,7 @@ void Conductor::carry_out(const sched::FinishRequest& f, const InHand&) {
   ended(*job, f.progress, {f.status, code, f.error ? f.error->what : ""},
         f.error ? code + ": " + f.error->what : code);
   decisions_.ended(f.request, f.progress, f.status, code, f.error ? f.error->what : "");
+  if (options_.recorder != nullptr) options_.recorder->ended(f.request, f.progress.output_tokens);
   make_room();
   job->sink->on_done(f.progress, f.error);
 }
@@ -191,7 +192,10 @@ Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
   job.arrived = loop_.now();
   job.span = telemetry::OpenSpan(options_.tracer, job.ask.trace, job.arrived);
   jobs_.emplace(id, std::move(owned));
-  run(sched::RequestArrived{id, ask_of(job.ask), tags_of(job.ask)});
+  std::vector<uint64_t> tags = tags_of(job.ask);
+  if (RequestRecorder* const recorder = options_.recorder)
+    recorder->arrived(id, wall_now_ns() / 1'000'000, job.ask.prompt, job.ask.cache_salt, tags);
+  run(sched::RequestArrived{id, ask_of(job.ask), std::move(tags)});
   return id;
 }
 
@@ -208,6 +212,7 @@ void Conductor::cancel(Id id, const std::string& why, const CancelledAs& as) {
   jobs_.erase(still);
   ended(*job, progress, SpanOutcome{as.status, as.reason, as.status == 200 ? "" : why}, why);
   decisions_.ended(id, progress, as.status, as.reason, why);
+  if (options_.recorder != nullptr) options_.recorder->ended(id, progress.output_tokens);
   make_room();
 }
 

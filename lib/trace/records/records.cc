@@ -92,6 +92,8 @@ class Collector {
                        [](const TraceRequest& a, const TraceRequest& b) {
                          return a.timestamp_ms < b.timestamp_ms;
                        });
+    if (const uint64_t first = trace_.records.front().timestamp_ms; first >= kSince1970)
+      for (TraceRequest& r : trace_.records) r.timestamp_ms -= first;
     return std::move(trace_);
   }
 

@@ -4,10 +4,11 @@
 //
 //   {"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, ...]}
 //
-// timestamp is milliseconds; lengths are tokens; equal ids mean equal blocks with equal prefixes;
-// there are ceil(input_length / 512) ids, the last one for a block that may be partial. A "class"
-// of "ephemeral", "context" or "normal" says what to keep (CacheClass). Other keys are ignored.
-// Malformed lines are skipped, counted and explained, or refused when strict.
+// timestamp is milliseconds, from the start or since 1970; lengths are tokens; equal ids mean equal
+// blocks with equal prefixes; there are ceil(input_length / 512) ids, the last one for a block that
+// may be partial. A "class" of "ephemeral", "context" or "normal" says what to keep (CacheClass).
+// Other keys are ignored. Malformed lines are skipped, counted and explained, or refused when
+// strict.
 //
 // Thread: values; any thread.
 #pragma once
@@ -20,12 +21,13 @@
 
 namespace mc::trace {
 
-inline constexpr uint64_t kBlockTokens = 512;          // of the public traces
-inline constexpr uint64_t kLengthMax = 10'000'000;     // tokens, of a prompt or an answer
-inline constexpr uint64_t kTimestampMax = 1ull << 42;  // ms; 139 years
-inline constexpr size_t kLineBytesMax = 4u << 20;      // 10 M tokens in 512s, 20 digits an id
-inline constexpr uint64_t kRecordsMax = 20'000'000;    // of a file
-inline constexpr uint64_t kBlocksMax = 100'000'000;    // of a file, all records together
+inline constexpr uint64_t kBlockTokens = 512;              // of the public traces
+inline constexpr uint64_t kLengthMax = 10'000'000;         // tokens, of a prompt or an answer
+inline constexpr uint64_t kTimestampMax = 1ull << 42;      // ms; 139 years
+inline constexpr uint64_t kSince1970 = 1'000'000'000'000;  // ms; in 2001
+inline constexpr size_t kLineBytesMax = 4u << 20;          // 10 M tokens in 512s, 20 digits an id
+inline constexpr uint64_t kRecordsMax = 20'000'000;        // of a file
+inline constexpr uint64_t kBlocksMax = 100'000'000;        // of a file, all records together
 
 // The value of a prompt's blocks after its answer. Blocks of an ephemeral prompt hardly recur (a
 // search result); blocks of a context are kept by contract.
@@ -65,6 +67,7 @@ struct ReadOptions {
   size_t reasons_max = 10;  // how many bad lines to keep
 };
 
+// Where the first time is since 1970 (from kSince1970 on), all become times since that request.
 // Errors: kNotFound or kInvalid for the file, kInvalid "file:line: reason" when strict, kInvalid
 // when no line is good, kNoSpace past the limits above.
 Result<Trace> read_trace(const std::string& path, const ReadOptions& options = {});

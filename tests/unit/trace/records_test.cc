@@ -112,6 +112,20 @@ TEST_CASE("lines out of order are sorted and counted, or refused when strict") {
         "it done without --strict");
 }
 
+TEST_CASE("times since 1970 become times since the first request") {
+  const auto line = [](uint64_t ms) {
+    return "{\"timestamp\":" + std::to_string(ms) +
+           ",\"input_length\":1,\"output_length\":1,\"hash_ids\":[1]}\n";
+  };
+  const auto trace = parse_trace(line(1'790'000'000'500) + line(1'790'000'000'000), "t");
+  REQUIRE(trace);
+  CHECK(trace->records[0].timestamp_ms == 0);
+  CHECK(trace->records[1].timestamp_ms == 500);
+  const auto late = parse_trace(line(kSince1970 - 1), "t");
+  REQUIRE(late);
+  CHECK(late->records[0].timestamp_ms == kSince1970 - 1);
+}
+
 TEST_CASE("prompts longer than the context are reported with line, length and limit") {
   const std::string text =
       "{\"timestamp\":0,\"input_length\":512,\"output_length\":1,\"hash_ids\":[0]}\n"
