@@ -17,7 +17,7 @@ NOTES = {'T': 'Given to the chat template.', 'R': 'External engines only.',
 
 def rows(source):
     text = (source / 'lib/serve/request/request_members.cc').read_text()
-    table = text[text.index('kRows[] = {'):]
+    table = text[text.index('kMemberRows[] = {'):]
     found = re.findall(r'^    \{"(\w+)", "([DTRN-]{6})", "((?:[^"\\]|\\.)*)"\},$', table, re.M)
     assert len(found) > 100, len(found)
     return [(name, fates, idle.replace('\\"', '"')) for name, fates, idle in found]

@@ -12,7 +12,7 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kNamesMax = 16, kNameMax = 64;  // of those without effect
+constexpr size_t kShownMax = 16, kShownNameMax = 64;  // of those without effect
 
 struct MemberRow {
   const char* name;
@@ -22,7 +22,7 @@ struct MemberRow {
 };
 
 // A name stands twice where its idle value differs. docs/members.md is made of these lines.
-constexpr MemberRow kRows[] = {
+constexpr MemberRow kMemberRows[] = {
     {"model", "DDDDDD", ""},
     {"prompt", "D-R-D-", ""},
     {"messages", "-D-DD-", ""},
@@ -183,7 +183,7 @@ using Rules = std::map<std::string_view, Rule, std::less<>>;
 const Rules& rules_of(Api api) {
   static const std::array<Rules, 6> all = [] {
     std::array<Rules, 6> rules;
-    for (const MemberRow& row : kRows)
+    for (const MemberRow& row : kMemberRows)
       for (size_t i = 0; i < rules.size(); ++i)
         if (const MemberFate fate = fate_named(row.fates[i]); fate != MemberFate::kUnknown)
           rules[i][row.name] = {fate, *row.idle == '\0' ? std::optional<Json>()
@@ -236,8 +236,8 @@ std::string ignored_members(const Json& body, Api api) {
     const Rule& rule = rule_of(name, api);
     const bool unused = rule.fate == MemberFate::kNoEffect || rule.fate == MemberFate::kUnknown;
     if (!unused || is_idle(rule, value)) continue;
-    if (count++ == kNamesMax) return names + ", ..";
-    const bool plain = !name.empty() && name.size() <= kNameMax &&
+    if (count++ == kShownMax) return names + ", ..";
+    const bool plain = !name.empty() && name.size() <= kShownNameMax &&
                        std::all_of(name.begin(), name.end(),
                                    [](char c) { return c > ' ' && c < 0x7f && c != ','; });
     names += (names.empty() ? "" : ", ") + (plain ? name : std::string("?"));
