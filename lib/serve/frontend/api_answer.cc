@@ -8,7 +8,9 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kUnsentMax = kMiB;  // a client that reads this slowly is given up
+// A client that leaves so much unread is given up. An engine's answer comes in one piece, of
+// megabytes where it is no stream: its client has had no time to read it.
+constexpr size_t kUnsentMax = kMiB, kPassedUnsentMax = 16 * kMiB;
 
 }  // namespace
 
@@ -153,7 +155,7 @@ void ApiServer::Answer::on_upstream_bytes(const Progress& p, int answered, const
   started = proxied = true;
   choices[0].output_tokens = p.output_tokens;
   x.write(std::string(bytes));
-  if (x.unsent() > kUnsentMax) give_up("the client reads too slowly");
+  if (x.unsent() > kPassedUnsentMax) give_up("the client reads too slowly");
 }
 
 void ApiServer::Answer::done(size_t choice, const Progress& p,

@@ -203,6 +203,16 @@ TEST_CASE("an answer that no client could read is the engine's fault, and named"
   }
 }
 
+TEST_CASE("an answer of megabytes, as of many embeddings, comes whole") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  e.answer = "{\"data\":\"" + std::string(6'000'000, 'x') + "\"}";
+  const auto r = m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})");
+  CHECK(r.status == 200);
+  CHECK(r.body.size() == e.answer.size());
+  CHECK(r.body == e.answer);
+}
+
 TEST_CASE("F90: a request to an external engine leaves a decision and its outcome") {
   Mixed m(false);
   m.engine("e0");
