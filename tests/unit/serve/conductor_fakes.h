@@ -54,8 +54,9 @@ struct FakeWorker {
     beat();
   }
   void beat() {
-    client->call(me, 1s, [this](const Result<HeartbeatAck>& ack) {
+    client->call(me, 1s, [this, n = ++beats](const Result<HeartbeatAck>& ack) {
       joined = ack.has_value();
+      if (ack) heard = n;
       if (ack) acked = ack->events_seen;
       if (!ack) error = ack.error().what;
     });
@@ -67,7 +68,12 @@ struct FakeWorker {
   std::unique_ptr<rpc::Client> client;
   io::Loop::Handle timer = 0;
   Heartbeat me;
+  // The conductor has heard of what `me` is now: an answer to an earlier beat does not say so.
+  bool tells() {
+    return until(loop, [this, next = beats + 1] { return heard >= next; });
+  }
   bool joined = false;
+  uint64_t beats = 0, heard = 0;  // heartbeats sent, and the last one that was answered
   uint64_t acked = 0;
   std::string error;
   std::map<std::string, std::string> aborted;

@@ -469,8 +469,7 @@ TEST_CASE("draining refuses what is new and lets the rest finish") {
 TEST_CASE("a request larger than every pool is the client's error, and no worker hears of it") {
   Cluster c;
   c.d[0]->me.load.blocks_total = c.d[0]->me.load.blocks_free = 2;  // 32 tokens
-  c.d[0]->joined = false;
-  REQUIRE(until(c.loop, [&] { return c.d[0]->joined; }));
+  REQUIRE(c.d[0]->tells());
   Heard large, fits;
   c.submit(large, 40);
   REQUIRE(large.failed);
@@ -487,8 +486,7 @@ TEST_CASE("a request larger than every pool is the client's error, and no worker
 TEST_CASE("a request too large for one worker goes to a larger one, and waits while that is full") {
   Cluster c(2);
   c.p[0]->me.load.blocks_total = 2;  // p0 is first choice when both are idle
-  c.p[0]->joined = false;
-  REQUIRE(until(c.loop, [&] { return c.p[0]->joined; }));
+  REQUIRE(c.p[0]->tells());
   c.p[1]->full = true;
   Heard heard;
   c.submit(heard, 40);

@@ -168,8 +168,7 @@ TEST_CASE("one is dismissed: the one named, or the idler side's; never the last 
   Willing& told = gone->node == "p0" ? p0 : p1;
   REQUIRE(until(s.loop, [&] { return !told.dismissed.empty(); }));
   told.me.draining = true;
-  told.joined = false;
-  REQUIRE(until(s.loop, [&] { return told.joined; }));
+  REQUIRE(told.tells());
   CHECK(s.conductor->scale_in("", "").error().code == Code::kBusy);
 }
 
