@@ -53,19 +53,25 @@ class Condition {
     c_.wait(l);
     l.release();
   }
-  // Returns false when `d` passed without a notification.
+  // Returns false when `d` passed without a notification. Steps of the wall clock change nothing.
   bool wait_for(Mutex& m, Duration d) MC_REQUIRES(m) {
     std::unique_lock<std::mutex> l(m.m_, std::adopt_lock);
-    // A system-clock deadline: g++ 12's libtsan does not intercept pthread_cond_clockwait.
-    const bool signalled =
-        c_.wait_until(l, std::chrono::system_clock::time_point(
-                             std::chrono::duration_cast<std::chrono::system_clock::duration>(
-                                 Duration(wall_now_ns()) + d))) == std::cv_status::no_timeout;
+    const bool signalled = c_.wait_until(l, deadline(d)) == std::cv_status::no_timeout;
     l.release();
     return signalled;
   }
 
  private:
+#ifdef __SANITIZE_THREAD__
+  // By the wall clock: g++ 12's libtsan does not intercept pthread_cond_clockwait.
+  using WaitClock = std::chrono::system_clock;
+#else
+  using WaitClock = std::chrono::steady_clock;
+#endif
+  static WaitClock::time_point deadline(Duration d) {
+    return WaitClock::now() + std::chrono::duration_cast<WaitClock::duration>(d);
+  }
+
   std::condition_variable c_;
 };
 
