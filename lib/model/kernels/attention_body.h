@@ -280,9 +280,8 @@ void turn_words(const std::byte* const* rows, uint32_t count, uint32_t words, ui
   for (uint32_t first = 0; first < count; first += kLanes, out += panel_bytes)
     for (uint32_t word = 0; word < words; word += kLanes) {
       const uint32_t n = words - word < kLanes ? words - word : kLanes;
-      if (word == 0)
-        for (uint32_t i = 0; i < kLanes; ++i)
-          __builtin_prefetch(rows[first + i] + kWidenAhead, 0, 2);
+      for (uint32_t i = 0; i < kLanes; ++i)
+        __builtin_prefetch(rows[first + i] + size_t{word} * 4 + kWidenAhead, 0, 2);
       V::turn(rows + first, size_t{word} * 4, n, flip, out + size_t{word} * 64);
     }
 }
@@ -290,8 +289,12 @@ void turn_words(const std::byte* const* rows, uint32_t count, uint32_t words, ui
 // Two rows' numbers side by side, as pairs of bf16.
 void pair_rows(bool integers, const std::byte* first, const std::byte* second, uint32_t n,
                std::byte* out) {
-  for (uint32_t i = 0; i < n; i += kLanes)
+  for (uint32_t i = 0; i < n; i += kLanes) {
+    const size_t ahead = size_t{i} * (integers ? 1 : 2) + kWidenAhead;
+    __builtin_prefetch(first + ahead, 0, 2);
+    __builtin_prefetch(second + ahead, 0, 2);
     (integers ? V::pair_integers(first + i, second + i)
               : V::pair_bf16(first + size_t{2} * i, second + size_t{2} * i))
         .store(reinterpret_cast<float*>(out + size_t{4} * i));
+  }
 }
