@@ -376,6 +376,11 @@ int worker_main(int argc, char** argv, const char* program_name, const char* doe
                   "how fast this machine computes that model");
   program.exit_status(1, "failed, or a drain cut requests");
   program.run_with([&](Context&) -> Result<int> {
+    options.worker.cpu.command.assign(argv, argv + argc);
+    MC_TRY(auto seat, serve::take_rank_seat());
+    if (seat)
+      return serve::run_rank(options.worker.choice, options.worker.cpu, options.worker.block_size,
+                             std::move(*seat));
     if (!options.calibrate.empty()) return calibrate_engine(options);
     MC_TRY(const auto shell, WorkerShell::open(options));
     return shell->run();

@@ -140,8 +140,10 @@ Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
   return weight_sources(files.tensors, files.config, files.naming, wanted);
 }
 
-Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted) {
-  MC_TRY(const WeightSources sources, open_sources(files, wanted));
+Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted,
+                     TpShare share) {
+  MC_TRY(WeightSources sources, open_sources(files, wanted));
+  if (share.ranks > 1) sources = share_of(sources, files.config, share);
   return pack_weights(sources, files.all_f16() ? DType::kF16 : files.weight_type(), threads);
 }
 

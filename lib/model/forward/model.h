@@ -6,6 +6,7 @@
 #pragma once
 #include <string>
 
+#include "model/forward/tensor_parallel.h"
 #include "model/forward/weights.h"
 #include "model/text/chat.h"
 #include "model/text/tokenizer.h"
@@ -33,6 +34,8 @@ bool has_weight_files(const std::string& name);
 Result<ModelFiles> open_model(const std::string& name);
 // `files` outlives the sources.
 Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted = {});
-Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted = {});
+// `share`: of one of several tensor-parallel ranks.
+Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted = {},
+                     TpShare share = {});
 
 }  // namespace mc::model

@@ -66,13 +66,14 @@ class Rotations {
 }  // namespace
 
 Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
-                         ThreadPool& threads, DType factors)
+                         ThreadPool& threads, DType factors, RankExchange* exchange)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       kv_(kv),
       kernels_(kernels),
       threads_(threads),
       factors_(factors),
+      exchange_(exchange),
       rope_(config_),
       local_rope_(config_.local_rope, config_.head_dim, config_.context_max) {
   MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
@@ -123,8 +124,11 @@ void Transformer::prepare(uint32_t layer, size_t position, float* qkv) const {
 void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const uint32_t dim = config_.head_dim, kv_heads = config_.kv_heads;
   const size_t head_bytes = kv_.type.row_bytes(dim);
+  // Latent vectors are the same on all ranks.
+  const bool writes = exchange_ == nullptr || config_.planes() == 2 || exchange_->share().rank == 0;
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats()) {
     prepare(layer, p, qkv);
+    if (!writes) continue;
     std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
     for (uint32_t plane = 0; plane < config_.planes(); ++plane)
@@ -164,16 +168,31 @@ void Transformer::attention(uint32_t layer, std::span<const Slice> slices,
     for (size_t i = 0; i < groups.size(); ++i) one(i);
 }
 
+// The columns of all ranks, from those that this one computed.
+const float* Transformer::whole(const float* own, size_t rows, size_t columns) const {
+  return exchange_ == nullptr ? own : exchange_->gather(own, rows, columns);
+}
+
+// All outputs of a matrix of which this rank may have some.
+void Transformer::product(const Matrix& m, const float* x, size_t rows, size_t outputs,
+                          float* y) const {
+  if (exchange_ == nullptr) return m.multiply(kernels_, threads_, x, rows, y, factors_);
+  const auto own = floats(rows * m.rows());
+  m.multiply(kernels_, threads_, x, rows, own.get(), factors_);
+  const float* const all = exchange_->gather(own.get(), rows, outputs);
+  if (y != nullptr) std::copy_n(all, rows * outputs, y);
+}
+
 void Transformer::mlp(const Matrix& gate_up, const Matrix& down, const float* x, size_t rows,
                       float* out) const {
-  const size_t inner = down.columns();
+  const size_t inner = gate_up.rows() / 2;  // of this rank
   const auto both = floats(rows * 2 * inner), gated = floats(rows * inner);
   gate_up.multiply(kernels_, threads_, x, rows, both.get(), factors_);
   for (size_t r = 0; r < rows; ++r) {
     const float* gate = both.get() + r * 2 * inner;
     kernels_.gate(gate, gate + inner, inner, config_.parts().activation, gated.get() + r * inner);
   }
-  down.multiply(kernels_, threads_, gated.get(), rows, out, factors_);
+  product(down, whole(gated.get(), rows, down.columns()), rows, config_.hidden, out);
 }
 
 // Each expert computes the rows that chose it together. A row's sum goes over its experts in their
@@ -229,15 +248,14 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
     row += s.end - s.begin;
   }
   if (kv_only) return;
+  if (exchange_ != nullptr && config_.planes() == 1) exchange_->wait();  // for the first rank's KV
   const auto attended = floats(rows * config_.q_rows());
   attention(layer, slices, groups, qkv.get(), attended.get());
-  if (config_.latent.kv_rank > 0) {
-    const auto mixed = floats(rows * config_.mixed_rows());
-    expand(w, attended.get(), rows, mixed.get());
-    w.output.multiply(kernels_, threads_, mixed.get(), rows, normed.get(), factors_);
-  } else {
-    w.output.multiply(kernels_, threads_, attended.get(), rows, normed.get(), factors_);
-  }
+  const bool latent = config_.latent.kv_rank > 0;
+  const auto mixed = floats(latent ? rows * config_.mixed_rows() : 0);
+  if (latent) expand(w, attended.get(), rows, mixed.get());
+  const float* const own = latent ? mixed.get() : attended.get();
+  product(w.output, whole(own, rows, w.output.columns()), rows, hidden, normed.get());
   add(w.post_attention_norm, normed.get(), rows, x);
 
   const auto result = floats(rows * hidden);
@@ -253,8 +271,8 @@ void Transformer::logits(const float* x, size_t rows, float* out) const {
   const auto normed = floats(rows * config_.hidden);
   normalize(weights_.norm, x, rows, normed.get());
   const Matrix& head = config_.tied ? weights_.embedding : weights_.head;
-  head.multiply(kernels_, threads_, normed.get(), rows, out, factors_);
-  if (config_.logit_cap > 0)
+  product(head, normed.get(), rows, config_.vocab, out);
+  if (config_.logit_cap > 0 && out != nullptr)
     kernels_.soft_cap(out, rows * config_.vocab, static_cast<float>(config_.logit_cap));
 }
 

@@ -28,6 +28,7 @@
 #include <span>
 #include <vector>
 
+#include "model/forward/tensor_parallel.h"
 #include "model/forward/weights.h"
 #include "model/kernels/rope.h"
 
@@ -49,9 +50,11 @@ struct KvLayout {
 
 class Transformer {
  public:
-  // `threads` outlives it. `factors`: what weights of bf16 are multiplied by (Matrix).
+  // `threads` and `exchange` outlive it. `factors`: what weights of bf16 are multiplied by
+  // (Matrix). With `exchange` it is a rank: configuration and weights are its share, and so are
+  // the blocks that it is given (tensor_parallel.h).
   Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
-              ThreadPool& threads, DType factors = DType::kF32);
+              ThreadPool& threads, DType factors = DType::kF32, RankExchange* exchange = nullptr);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
@@ -61,7 +64,8 @@ class Transformer {
   // Reads and replaces the rows of x ([rows][hidden]); writes their keys and values. `kv_only`: the
   // rows of x are not wanted any more, as after the last layer of a prompt's prefill.
   void layer(uint32_t layer, std::span<const Slice> slices, float* x, bool kv_only = false) const;
-  void logits(const float* x, size_t rows, float* out) const;  // out: [rows][vocab]
+  // out: [rows][vocab]; nullptr: of a rank that computes its share only.
+  void logits(const float* x, size_t rows, float* out) const;
 
  private:
   struct Group {  // rows of one slice and one KV head: what attention does at a time
@@ -86,6 +90,8 @@ class Transformer {
   void add(const std::vector<float>& norm, float* parts, size_t rows, float* x) const;
   void attention(uint32_t layer, std::span<const Slice> slices, std::span<const Group> groups,
                  const float* qkv, float* out) const;
+  const float* whole(const float* own, size_t rows, size_t columns) const;
+  void product(const Matrix& m, const float* x, size_t rows, size_t outputs, float* y) const;
   void mlp(const Matrix& gate_up, const Matrix& down, const float* x, size_t rows,
            float* out) const;
   void experts(const LayerWeights& w, const float* x, size_t rows, float* out) const;
@@ -96,6 +102,7 @@ class Transformer {
   const Kernels& kernels_;
   ThreadPool& threads_;
   const DType factors_;
+  RankExchange* const exchange_;  // null: this is the only rank
   const RotaryEmbedding rope_, local_rope_;
 };
 

@@ -1,7 +1,12 @@
 #include "serve/engine/calibrate.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <memory>
+
+#include "base/units.h"
 
 namespace mc::serve {
 namespace {
@@ -9,22 +14,52 @@ namespace {
 constexpr uint64_t kTokensMin = 64;  // of the longest prompt; shorter ones measure noise
 constexpr uint64_t kBatches[] = {1, 2, 4, 8};
 
-// Runs one engine over memory for `blocks` blocks and a text.
+// Memory for blocks; of the engine's file where other processes map it too.
+class BlockMemory {
+ public:
+  static Result<BlockMemory> open(const Engine& engine, uint64_t bytes) {
+    BlockMemory m;
+    MC_TRY(const io::Fd file, engine.pool_file());
+    if (file && ::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0)
+      return fail_errno("%s of KV blocks", rounded_bytes_text(bytes).c_str());
+    void* const p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                           file ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, file.get(), 0);
+    if (p == MAP_FAILED) return fail_errno("%s of KV blocks", rounded_bytes_text(bytes).c_str());
+    m.memory_ = {static_cast<std::byte*>(p), Unmap{bytes}};
+    if (file) engine.use_pool({m.memory_.get(), bytes});
+    return m;
+  }
+  std::byte* get() const { return memory_.get(); }
+
+ private:
+  struct Unmap {
+    uint64_t bytes = 0;
+    void operator()(std::byte* p) const { (void)::munmap(p, bytes); }
+  };
+  std::unique_ptr<std::byte, Unmap> memory_;
+};
+
+uint64_t blocks_for(const Engine& engine, uint64_t tokens) {
+  return (tokens + engine.block_tokens() - 1) / engine.block_tokens();
+}
+uint64_t blocks_of_bench(const Engine& engine, const CalibrateOptions& options, uint64_t tokens) {
+  return std::min<uint64_t>(options.blocks,
+                            kBatches[std::size(kBatches) - 1] * blocks_for(engine, tokens));
+}
+
+// Runs one engine over `blocks` blocks and a text.
 class Bench {
  public:
-  Bench(const Engine& engine, const Clock& clock, const CalibrateOptions& options, uint64_t tokens)
+  Bench(const Engine& engine, const Clock& clock, const CalibrateOptions& options, uint64_t tokens,
+        std::byte* memory, uint64_t blocks)
       : engine_(engine), clock_(clock), options_(options) {
-    const uint64_t blocks =
-        std::min<uint64_t>(options.blocks, kBatches[std::size(kBatches) - 1] * blocks_of(tokens));
-    memory_ = std::make_unique<std::byte[]>(blocks * bytes_);
-    for (uint64_t i = 0; i < blocks; ++i) blocks_.push_back(memory_.get() + i * bytes_);
+    const uint64_t bytes = engine.spec().block_bytes(engine.block_tokens());
+    for (uint64_t i = 0; i < blocks; ++i) blocks_.push_back(memory + i * bytes);
     for (uint64_t i = 0; i < tokens; ++i)
       text_.push_back(static_cast<int32_t>(i * 7919 % engine.spec().vocab));
     for (uint8_t i = 0; i < kBatches[std::size(kBatches) - 1]; ++i) parents_.push_back(chain(i));
   }
-  uint64_t blocks_of(uint64_t tokens) const {
-    return (tokens + engine_.block_tokens() - 1) / engine_.block_tokens();
-  }
+  uint64_t blocks_of(uint64_t tokens) const { return blocks_for(engine_, tokens); }
   bool holds(uint64_t batch, uint64_t context) const {
     return batch * blocks_of(context) <= blocks_.size();
   }
@@ -77,8 +112,6 @@ class Bench {
   const Engine& engine_;
   const Clock& clock_;
   const CalibrateOptions options_;
-  const uint64_t bytes_ = engine_.spec().block_bytes(engine_.block_tokens());  // of a block
-  std::unique_ptr<std::byte[]> memory_;
   std::vector<std::byte*> blocks_;
   std::vector<std::vector<BlockHash>> parents_;  // of the text, for each tenant of a batch
   std::vector<int32_t> text_;
@@ -104,7 +137,10 @@ Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
                 "want %llu or more",
                 static_cast<unsigned long long>(tokens),
                 static_cast<unsigned long long>(kTokensMin));
-  const Bench bench(engine, clock, options, tokens);
+  const uint64_t blocks = blocks_of_bench(engine, options, tokens);
+  MC_TRY(const BlockMemory memory,
+         BlockMemory::open(engine, blocks * engine.spec().block_bytes(engine.block_tokens())));
+  const Bench bench(engine, clock, options, tokens, memory.get(), blocks);
   Calibration found;
   (void)bench.prompt(tokens / 4, 0);  // warms pages, caches and threads
   for (const uint64_t n : {tokens / 16, tokens / 8, tokens / 4, tokens / 2, tokens})

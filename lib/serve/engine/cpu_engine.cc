@@ -1,6 +1,10 @@
 #include "serve/engine/cpu_engine.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/log.h"
@@ -38,9 +42,37 @@ void CpuOptions::describe(OptionList& v) {
   v("tp", tp,
     "tensor-parallel ranks of the block layout: a KV block has one part for each rank, with its "
     "share of the KV heads; transfers to workers with other numbers split heads");
+  v("tp-processes", tp_processes,
+    "on: each rank of --tp is a process that has its share of heads and weights; this one is the "
+    "first and starts the others; off: this process computes all ranks",
+    {"off", "on"});
 }
 
 namespace {
+
+uint32_t processes_of(const CpuOptions& cpu) { return cpu.tp_processes == "on" ? cpu.tp : 1; }
+
+// Threads of each rank: of this machine's CPUs, its share.
+uint32_t threads_of(const CpuOptions& cpu) {
+  if (cpu.threads > 0 || processes_of(cpu) == 1) return cpu.threads;
+  return std::max(1u, std::thread::hardware_concurrency() / processes_of(cpu));
+}
+
+// With one part for each process; latent vectors are in one part, whatever computes.
+Result<uint32_t> layout_ranks(const model::ModelConfig& config, const CpuOptions& cpu) {
+  if (processes_of(cpu) > 1) {
+    MC_TRY_(model::check_tp(config, cpu.tp));
+    return config.latent.kv_rank > 0 ? 1 : cpu.tp;
+  }
+  if (cpu.tp == 0 || config.kv_heads % cpu.tp != 0)
+    return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
+                config.kv_heads, config.name.c_str());
+  return cpu.tp;
+}
+
+model::DType products_of(const ComputedModel& opened) {
+  return opened.factors == model::DType::kF16 ? model::DType::kF32 : opened.factors;
+}
 
 Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                                 uint32_t block_tokens, Slicing slicing = {}) {
@@ -49,20 +81,31 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
   // In the place of a device the products are those of the device.
   opened.files.tensors.dequantized = choice.engine == "cuda";
   const model::ModelFiles& files = opened.files;
-  auto threads = std::make_unique<model::ThreadPool>(cpu.threads);
   MC_TRY(cost::ModelSpec spec, cost::slice_of(opened.spec, slicing.stage, slicing.stages));
-  if (cpu.tp == 0 || spec.kv_heads % cpu.tp != 0)
-    return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
-                spec.kv_heads, files.config.name.c_str());
+  MC_TRY(const uint32_t parts, layout_ranks(files.config, cpu));
+  const uint32_t ranks = processes_of(cpu);
+  std::unique_ptr<RankMemory> memory;
+  std::shared_ptr<RankProcesses> processes;
+  if (ranks > 1) {  // they load their weights while this one does
+    MC_TRY(memory, RankMemory::create(files.config, block_tokens, ranks));
+    MC_TRY(processes, RankProcesses::start(cpu.command, ranks, memory->file()));
+  }
+  auto threads = std::make_unique<model::ThreadPool>(threads_of(cpu));
   const model::LayerRange range{spec.first_layer, spec.first_layer + spec.layers};
-  MC_TRY(model::Weights weights, model::load(files, *threads, range));
+  MC_TRY(model::Weights weights, model::load(files, *threads, range, {0, ranks}));
   log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
-  return std::make_unique<CpuEngine>(
-      std::move(spec), files.config, std::move(weights),
-      model::KvLayout{opened.kv, block_tokens, range.first, cpu.tp}, *kernels, std::move(threads),
-      opened.factors == model::DType::kF16 ? model::DType::kF32 : opened.factors);
+  std::unique_ptr<RankGroup> group;
+  if (ranks > 1) {
+    MC_TRY_(processes->wait_ready());
+    group = std::make_unique<RankGroup>(
+        std::move(memory), [p = processes.get()](int file) { p->send(file); }, processes);
+  }
+  return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
+                                     model::KvLayout{opened.kv, block_tokens, range.first, parts},
+                                     *kernels, std::move(threads), products_of(opened),
+                                     std::move(group));
 }
 
 // The CPU engine of the same choice takes over if the device fails.
@@ -117,6 +160,8 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
                 "--tp %u: only the cpu engine with all layers of a model lays KV out for several "
                 "ranks: give --engine cpu, and neither --stage nor --cpp-group",
                 cpu.tp);
+  if (processes_of(cpu) > 1 && cpu.command.empty())
+    return fail(Code::kUnsupported, "--tp-processes on: this program starts no ranks");
   if (!computes(choice)) {
     MC_TRY(const ModelInfo info, open_model_info(choice));
     MC_TRY(cost::ModelSpec slice, cost::slice_of(info.spec, slicing.stage, slicing.stages));
@@ -135,12 +180,76 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
   return open_gpu_engine(choice, cpu, block_tokens);
 }
 
+Result<int> run_rank(const EngineChoice& choice, const CpuOptions& cpu, uint32_t block_tokens,
+                     RankSeat seat) {
+  struct Opened {
+    ComputedModel model;
+    std::unique_ptr<RankMemory> memory;
+    std::unique_ptr<model::ThreadPool> threads;
+    model::Weights weights;
+  };
+  const auto open = [&]() -> Result<Opened> {
+    MC_TRY(ComputedModel opened, open_computed(choice));
+    MC_TRY_(model::check_tp(opened.files.config, cpu.tp));
+    const model::TpShare share{seat.rank, cpu.tp};
+    if (share.rank >= share.ranks)
+      return fail(Code::kInvalid, "there is no rank %u of %u", share.rank, share.ranks);
+    MC_TRY(auto memory, RankMemory::attach(opened.files.config, block_tokens, share,
+                                           std::move(seat.memory)));
+    auto threads = std::make_unique<model::ThreadPool>(threads_of(cpu));
+    MC_TRY(model::Weights weights, model::load(opened.files, *threads, {}, share));
+    return Opened{std::move(opened), std::move(memory), std::move(threads), std::move(weights)};
+  };
+  auto opened = open();
+  seat.ready(opened ? "" : opened.error().what);
+  if (!opened) return fail(opened.error());
+  const model::ModelConfig& config = opened->model.files.config;
+  const model::TpShare share = opened->memory->share();
+  const model::Transformer transformer(
+      model::config_of(config, share), std::move(opened->weights),
+      {opened->model.kv, block_tokens, 0, 1}, *model::kernels_named(cpu.kernels), *opened->threads,
+      products_of(opened->model), opened->memory.get());
+  const uint64_t block_bytes = opened->model.spec.block_bytes(block_tokens);
+  const uint64_t part = config.latent.kv_rank > 0 ? 0 : block_bytes / share.ranks;
+  follow(transformer, *opened->memory, part, [&](uint64_t bytes) -> std::byte* {
+    const io::Fd file = seat.receive();
+    void* const p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    if (p != MAP_FAILED) return static_cast<std::byte*>(p);
+    log_error("engine", "rank %u maps %s of KV: %s", share.rank, rounded_bytes_text(bytes).c_str(),
+              std::strerror(errno));
+    return nullptr;
+  });
+  return 1;
+}
+
 CpuEngine::CpuEngine(cost::ModelSpec spec, model::ModelConfig config, model::Weights weights,
                      model::KvLayout kv, const model::Kernels& kernels,
-                     std::unique_ptr<model::ThreadPool> threads, model::DType factors)
+                     std::unique_ptr<model::ThreadPool> threads, model::DType factors,
+                     std::unique_ptr<RankGroup> ranks)
     : spec_(std::move(spec)),
+      layout_ranks_(kv.ranks),
       threads_(std::move(threads)),
-      transformer_(std::move(config), std::move(weights), kv, kernels, *threads_, factors) {}
+      ranks_(std::move(ranks)),
+      transformer_(
+          ranks_ == nullptr ? std::move(config)
+                            : model::config_of(config, ranks_->memory().share()),
+          std::move(weights), {kv.type, kv.block_tokens, kv.first_layer, ranks_ ? 1 : kv.ranks},
+          kernels, *threads_, factors, ranks_ == nullptr ? nullptr : &ranks_->memory()) {}
+
+Result<io::Fd> CpuEngine::pool_file() const {
+  return ranks_ == nullptr ? Result<io::Fd>(io::Fd()) : ranks_->pool_file();
+}
+
+void CpuEngine::use_pool(std::span<std::byte> pool) const {
+  if (ranks_ != nullptr) ranks_->use_pool(pool);
+}
+
+void CpuEngine::compute(RankGroup::Pass pass, size_t rows) const {
+  if (ranks_ != nullptr) return ranks_->run(transformer_, pass);
+  for (uint32_t layer = pass.first_layer; layer < pass.last_layer; ++layer)
+    transformer_.layer(layer, pass.slices, pass.x, pass.kv_only);
+  if (pass.logits != nullptr) transformer_.logits(pass.x, rows, pass.logits);
+}
 
 bool CpuEngine::ends_answer(int32_t token) const {
   const auto& eos = transformer_.config().eos;
@@ -161,8 +270,12 @@ void CpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
     transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), rows.data());
   }
   const model::Slice slice{s.blocks, chunk.begin, chunk.end};
-  transformer_.layer(of_model, {&slice, 1}, rows.data(),
-                     of_model + 1 == transformer_.config().layers);
+  compute({.first_layer = of_model,
+           .last_layer = of_model + 1,
+           .slices = {&slice, 1},
+           .x = rows.data(),
+           .kv_only = of_model + 1 == transformer_.config().layers},
+          chunk.end - chunk.begin);
 }
 
 std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const {
@@ -189,8 +302,7 @@ void CpuEngine::generate(std::span<const DecodeItem> batch, const Next& next) co
   const size_t rows = tokens.size();
   std::vector<float> x(rows * c.hidden), logits(rows * c.vocab);
   transformer_.embed(tokens, x.data());
-  for (uint32_t layer = 0; layer < c.layers; ++layer) transformer_.layer(layer, slices, x.data());
-  transformer_.logits(x.data(), rows, logits.data());
+  compute({.last_layer = c.layers, .slices = slices, .x = x.data(), .logits = logits.data()}, rows);
   std::span<float> left(logits);
   for (size_t i = 0; i < batch.size(); ++i) {
     const std::span<const int32_t> guesses = batch[i].guesses;

@@ -20,6 +20,7 @@
 #include "base/hash.h"
 #include "base/time.h"
 #include "cost/model_spec.h"
+#include "io/fd.h"
 #include "model/forward/logits.h"
 #include "serve/protocol/token_logprobs.h"
 
@@ -141,7 +142,10 @@ class Engine {
   // True: work takes at least the time of the spec's cost model (an engine without a model).
   virtual bool modelled_time() const = 0;
 
-  // The memory of all blocks; called once, before any work. An engine with a device pins it.
+  // A file for the memory of all blocks, if other processes of the engine map it too; else empty.
+  virtual Result<io::Fd> pool_file() const { return io::Fd(); }
+  // The memory of all blocks, of pool_file() if there is one; called before any work. An engine
+  // with a device pins it.
   virtual void use_pool(std::span<std::byte>) const {}
 
   virtual std::optional<DeviceKv> device_kv() const { return {}; }
