@@ -62,7 +62,8 @@ cmp "$T/one" "$T/again" || die "after a stage came back: $(diff "$T/one" "$T/aga
 rest_within 30 'pipelines'
 loopback down
 
-# A pipeline whose prompts come back from a disk: every process that had them in memory began anew.
+# A pipeline over the pool alone, whose prompts come back from a disk: every process that had them in
+# memory began anew.
 metric() { # WORKER NAME
   curl -fsS "$(loopback url "$1")/metrics" | awk -v name="$2" '$1 == name { n += $2 } END { print n + 0 }'
 }
@@ -77,7 +78,7 @@ disk_alone() {
     [ -s "$T/listed" ] && ! grep -qv ' 0+disk ' "$T/listed"
 }
 cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB --prefill 1 --cpp-group 2 \
-  --decode 1 --store 1 --transport tcp --with 'prefill:--chunk-tokens 32 --pool-reuse always' \
+  --decode 1 --store 1 --transport tcp --with 'prefill:--chunk-tokens 32 --pool-reuse always --connector pool' \
   --with "store:--ssd $T/ssd --ssd-size 64MiB --no-ssd-promote --ssd-flush 50ms" \
   --with 'master:--offload eager'
 until_pipeline .ready

@@ -69,13 +69,14 @@ void StoreConnector::note(const Error* error) {
 
 void StoreConnector::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
   ask<uint64_t>(
-      hashes, [this](auto keys, auto told) { store_->match_prefix(std::move(keys), told); },
+      hashes, {}, [this](auto keys, auto told) { store_->match_prefix(std::move(keys), told); },
       [done = std::move(done)](uint64_t found) { done(found); });
 }
 
 // An answer that does not come in time, or is an error, is as one that the pool has none.
 template <class Answer>
-void StoreConnector::ask(const std::vector<BlockHash>& hashes, const Ask<Answer>& pool,
+void StoreConnector::ask(const std::vector<BlockHash>& hashes,
+                         const std::optional<StagePart>& part, const Ask<Answer>& pool,
                          std::function<void(Answer)> done) {
   struct Asked {
     std::function<void(Answer)> done;
@@ -92,7 +93,7 @@ void StoreConnector::ask(const std::vector<BlockHash>& hashes, const Ask<Answer>
       });
   if (resting) return;
   std::vector<ObjectKey> keys;
-  for (const BlockHash& hash : hashes) keys.push_back(key(hash));
+  for (const BlockHash& hash : hashes) keys.push_back(key(hash, part));
   pool(std::move(keys), [this, asked, since](const Result<Answer>& found) {
     note(found ? nullptr : &found.error());
     if (std::exchange(asked->over, true)) return;
@@ -106,7 +107,8 @@ void StoreConnector::ask(const std::vector<BlockHash>& hashes, const Ask<Answer>
 void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
   auto shared = std::make_shared<Wanted>(std::move(wanted));
   ask<Found>(
-      shared->hashes, [this](auto keys, auto told) { store_->match_places(std::move(keys), told); },
+      shared->hashes, shared->part,
+      [this](auto keys, auto told) { store_->match_places(std::move(keys), told); },
       [this, shared, done = std::move(done)](Found found) {
         if (found.size() > shared->hashes.size()) found.resize(shared->hashes.size());
         if (!found.empty() && shared->choose) {
@@ -121,8 +123,11 @@ void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
 void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
                          std::function<void(size_t)> done) {
   std::vector<store::GetItem> items;
+  using Memory = std::vector<std::span<std::byte>>;
   for (size_t i = 0; i < chosen.size(); ++i)
-    items.push_back({key(wanted->hashes[i]), plain_parts(wanted->memory[i], shape_)});
+    items.push_back(
+        {key(wanted->hashes[i], wanted->part),
+         wanted->part ? Memory{wanted->memory[i]} : plain_parts(wanted->memory[i], shape_)});
   const Time since = loop_.clock().now();
   store_->get_batch(std::move(items),
                     [this, wanted, since, chosen = std::move(chosen),

@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,11 +47,17 @@ class StoreConnector {
   // `done(n)` on a later turn: the pool has the first n now, and keeps them for a moment.
   void match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
 
+  // The layers of a block that a stage of a pipeline puts: under its rank and its slice's name.
+  struct StagePart {
+    std::string model;
+    uint32_t pp_rank = 0;
+  };
   struct Wanted {
     std::vector<BlockHash> hashes;             // the prompt's blocks from the first missing one
     std::vector<std::span<std::byte>> memory;  // where each goes; the caller's until done
     // The number of found blocks to fetch; empty: all. The places are those of the found ones.
     std::function<size_t(std::span<const store::StoredAt> places)> choose{};
+    std::optional<StagePart> part{};  // else: what this worker puts
   };
   // `done(n)` on a later turn: the first n arrived, whole and as they were put.
   void fetch(Wanted wanted, std::function<void(size_t)> done);
@@ -80,14 +87,16 @@ class StoreConnector {
   };
   StoreConnector(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
                  const KvShape& shape, uint32_t pp_rank);
-  std::string key(const BlockHash& hash) const { return pool_key(model_, hash, pp_rank_); }
+  std::string key(const BlockHash& hash, const std::optional<StagePart>& part = {}) const {
+    return part ? pool_key(part->model, hash, part->pp_rank) : pool_key(model_, hash, pp_rank_);
+  }
   using Found = std::vector<store::StoredAt>;
   template <class Answer>
   using Ask =
       std::function<void(std::vector<ObjectKey>, std::function<void(const Result<Answer>&)>)>;
   template <class Answer>
-  void ask(const std::vector<BlockHash>& hashes, const Ask<Answer>& pool,
-           std::function<void(Answer)> done);
+  void ask(const std::vector<BlockHash>& hashes, const std::optional<StagePart>& part,
+           const Ask<Answer>& pool, std::function<void(Answer)> done);
   void get(const std::shared_ptr<Wanted>& wanted, Found chosen, std::function<void(size_t)> done);
   void give_up(const PutDone& done);
   void put_next();

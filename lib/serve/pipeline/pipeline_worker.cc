@@ -16,39 +16,11 @@ constexpr size_t kPipelinePeersMax = 1024;
 
 }  // namespace
 
-std::vector<PipelineChunk> pipeline_chunks(const std::string& request, uint64_t begin, uint64_t end,
-                                           bool last, std::span<const float> rows,
-                                           uint32_t block_tokens) {
-  MC_CHECK(begin < end && rows.size() % (end - begin) == 0);
-  const uint64_t hidden = rows.size() / (end - begin), row_bytes = hidden * sizeof(float);
-  const uint64_t blocks =
-      PipelineChunk::kRowBytesMax / std::max<uint64_t>(row_bytes * block_tokens, 1);
-  const uint64_t step = std::max<uint64_t>(blocks, 1) * block_tokens;
-  std::vector<PipelineChunk> out;
-  for (uint64_t at = begin; at < end;) {
-    PipelineChunk m;
-    m.request = request;
-    m.begin = at;
-    m.end = std::min(end, (at / block_tokens) * block_tokens + step);
-    m.last = last && m.end == end;
-    m.rows.bytes.resize((m.end - at) * row_bytes);
-    if (!m.rows.bytes.empty())
-      std::memcpy(m.rows.bytes.data(), rows.data() + (at - begin) * hidden, m.rows.bytes.size());
-    at = m.end;
-    out.push_back(std::move(m));
-  }
-  return out;
-}
-
 Result<std::unique_ptr<PipelineWorker>> PipelineWorker::open(io::Loop& loop, xfer::Engine& transfer,
                                                              rpc::Server& server,
                                                              const Engine& engine,
                                                              const PipelineConfig& config,
                                                              Metrics& metrics) {
-  if (config.connector == Connector::kPool)
-    return fail(Code::kInvalid,
-                "--connector pool is not for a pipeline: decode workers look for whole blocks in "
-                "the KV store; take push, pull or multi");
   MC_TRY(auto core,
          WorkerCore::open(loop, transfer, engine, config.blocks, transfer.generation().n));
   auto self = std::unique_ptr<PipelineWorker>(
@@ -63,7 +35,8 @@ Result<std::unique_ptr<PipelineWorker>> PipelineWorker::open(io::Loop& loop, xfe
   PipelineWorker* const raw = self.get();
   MC_TRY(self->sender_,
          make_sender(config.connector, config.layerwise,
-                     {loop, transfer, self->core_->memory(), shape, self->transfer_, nullptr,
+                     {loop, transfer, self->core_->memory(), shape, self->transfer_,
+                      self->pool_.get(),
                       [raw](const std::string& address) { return raw->peer(address); }}));
   return self;
 }
@@ -265,7 +238,8 @@ Result<PipelineWorker::JobPtr> PipelineWorker::make_job(const PipelineBegin& m) 
                 m.prompt.size(), m.blocks.size(), m.reused, m.target.block_offsets.size());
   auto job = std::make_shared<Job>();
   job->prompt = m.prompt;
-  job->parents = parents_of(chain_hashes(m.prompt, tokens, m.cache_salt), blocks, m.cache_salt);
+  const std::vector<BlockHash> hashes = chain_hashes(m.prompt, tokens, m.cache_salt);
+  job->parents = parents_of(hashes, blocks, m.cache_salt);
   job->next = job->reused = uint64_t{m.reused} * tokens;
   KvRoute& kv = job->kv;
   kv.request = m.request;
@@ -278,6 +252,9 @@ Result<PipelineWorker::JobPtr> PipelineWorker::make_job(const PipelineBegin& m) 
     kv.ids.push_back(b);
     kv.blocks.push_back(core_->block(b));
   }
+  kv.keys = hashes;
+  if (const size_t rest = m.prompt.size() % tokens; rest > 0)
+    kv.keys.push_back(chain_hash(job->parents.back(), std::span(job->prompt).last(rest)));
   return job;
 }
 
@@ -351,136 +328,6 @@ void PipelineWorker::end(const PipelineEnd& m, const rpc::Reply<rpc::Empty>& rep
   if (next_ == nullptr) return reply(rpc::Empty{});
   next_->call<PipelineEnd>(m, config_.work,
                            [reply](const Result<rpc::Empty>& answer) { reply(answer); });
-}
-
-// ---- work
-
-// As in PrefillWorker: the compute thread gets all layers at once. The loop handles a layer once
-// its modelled time has passed.
-void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
-                             Activations activations) {
-  const Job& job = *work->job;
-  const uint32_t layers = engine_.spec().layers;
-  const Duration predicted =
-      engine_.modelled_time() ? timing_.chunk(begin, end, job.reused) : Duration{};
-  const Time start = std::max(core_->free_at, loop_.clock().now());
-  core_->free_at = start + predicted;
-  const auto x = std::make_shared<Activations>(std::move(activations));
-  const ChunkView view{{job.prompt, job.parents, job.kv.blocks}, begin, end};
-  ++busy_;
-  for (uint32_t layer = 0; layer < layers; ++layer) {
-    const Time due = start + predicted * (layer + 1) / layers;
-    const auto spent = std::make_shared<std::pair<Time, Time>>();
-    const bool queued = core_->submit(
-        [this, view, layer, x, spent] {
-          spent->first = loop_.clock().now();
-          engine_.prefill_layer(view, layer, *x);
-          spent->second = loop_.clock().now();
-        },
-        [this, work, begin, end, layer, x, due, spent] {
-          if (config_.trace != nullptr)
-            config_.trace->span("compute",
-                                strf("layer %u of tokens %llu", engine_.spec().first_layer + layer,
-                                     static_cast<ull>(begin)),
-                                spent->first, std::max(spent->second, due), work->job->kv.request);
-          const auto through = [this, work, begin, end, layer, x] {
-            if (layer + 1 == engine_.spec().layers && next_ != nullptr && !work->broken)
-              for (const PipelineChunk& m :
-                   pipeline_chunks(work->job->kv.request, begin, end, work->last, x->rows,
-                                   engine_.block_tokens()))
-                pass_on(work, m);
-            layer_done(work, begin, end, layer);
-          };
-          // A layer that is due waits for earlier ones, whose timers may be late.
-          if (late_.empty() && loop_.clock().now() >= due) return through();
-          late_.push_back(through);
-          after(due, [this] {
-            const auto first = std::move(late_.front());
-            late_.pop_front();
-            first();
-          });
-        });
-    if (queued) continue;
-    // The earlier layers are computed; nothing after this chunk is.
-    work->broken = Error{Code::kBusy, "too much computing is queued"};
-    if (layer == 0) return layer_done(work, begin, end, layers - 1);
-    return;
-  }
-}
-
-void PipelineWorker::layer_done(const WorkPtr& work, uint64_t begin, uint64_t end, uint32_t layer) {
-  const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
-  const size_t blocks = (end + tokens - 1) / tokens;
-  if (sender_->granularity() == SendGranularity::kLayer)
-    send(work, begin / tokens, blocks, layer * bytes, bytes);
-  if (layer + 1 < engine_.spec().layers) return;
-  --busy_;
-  computed_.add(end - begin);
-  work->computed = std::max(work->computed, loop_.clock().now());
-  if (sender_->granularity() == SendGranularity::kPrompt && work->last)
-    send(work, 0, blocks, 0, core_->block_bytes());
-  part_done(work);
-}
-
-void PipelineWorker::send(const WorkPtr& work, size_t first, size_t last, uint64_t at,
-                          uint64_t bytes) {
-  first = std::max(first, work->job->kv.there);
-  if (first >= last || !work->job->reachable || work->broken) return;
-  ++busy_;
-  ++work->parts;
-  work->done.kv_bytes += (last - first) * bytes;
-  const uint32_t layers =
-      sender_->granularity() == SendGranularity::kPrompt ? engine_.spec().layers : 1;
-  const Time begun = loop_.clock().now();
-  sender_->send(
-      std::shared_ptr<KvRoute>(work->job, &work->job->kv),
-      {first, last, at, bytes, begun + config_.send_timeout * layers},
-      [this, work, begun, first, at](const Result<>& sent) {
-        --busy_;
-        if (config_.trace != nullptr)
-          config_.trace->span("send", strf("from block %zu at %llu", first, static_cast<ull>(at)),
-                              begun, loop_.clock().now(), work->job->kv.request);
-        if (!sent && work->done.code == 0) {
-          work->done.code = static_cast<uint8_t>(sent.error().code);
-          work->done.what = "sending KV to " + work->job->kv.decode + ": " + sent.error().what;
-        }
-        part_done(work);
-      });
-}
-
-template <class M>
-void PipelineWorker::pass_on(const WorkPtr& work, const M& message) {
-  M on = message;
-  on.pipeline = pipeline_;
-  ++work->parts;
-  next_->call<M>(on, config_.work, [this, work](const Result<PipelineDone>& reply) {
-    if (!reply) {
-      work->broken = reply.error();
-    } else {
-      work->done.kv_bytes += reply->kv_bytes;
-      if (work->done.code == 0) {
-        work->done.code = reply->code;
-        work->done.what = reply->what;
-      }
-      work->computed = std::max(work->computed,
-                                loop_.clock().now() - std::chrono::microseconds(std::min<uint64_t>(
-                                                          reply->tail_us, 3'600'000'000)));
-    }
-    part_done(work);
-  });
-}
-
-void PipelineWorker::part_done(const WorkPtr& work) {
-  if (--work->parts > 0) return;
-  if (work->broken) return work->reply.error(*work->broken);
-  if (work->last) {
-    const auto it = jobs_.find(work->job->kv.request);
-    if (it != jobs_.end() && it->second == work->job) jobs_.erase(it);
-  }
-  const Duration tail = std::max(Duration{}, loop_.clock().now() - work->computed);
-  work->done.tail_us =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(tail).count());
-  work->reply(work->done);
 }
 
 rpc::Client* PipelineWorker::peer(const std::string& address) {

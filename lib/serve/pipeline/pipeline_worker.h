@@ -35,7 +35,7 @@ struct PipelineConfig {
   uint32_t stage = 0;       // from 0, the head
   uint32_t blocks = 0;      // as many as in the head
   double time_scale = 1;
-  Connector connector = Connector::kMulti;  // not kPool
+  Connector connector = Connector::kMulti;
   bool layerwise = true;
   Duration send_timeout = std::chrono::seconds(10);
   Duration patience = std::chrono::seconds(3);  // with a next stage that does not answer
@@ -47,7 +47,7 @@ struct PipelineConfig {
 class PipelineWorker {
  public:
   // Registers its messages with `server`. `engine` has the stage's layers (cost::slice_of).
-  // Errors: kInvalid for the pool connector; kNoSpace for blocks that do not fit.
+  // Errors: kInvalid for the pool connector without a pool; kNoSpace for blocks that do not fit.
   static Result<std::unique_ptr<PipelineWorker>> open(io::Loop& loop, xfer::Engine& transfer,
                                                       rpc::Server& server, const Engine& engine,
                                                       const PipelineConfig& config,

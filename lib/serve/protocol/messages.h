@@ -44,6 +44,7 @@ inline constexpr size_t kUpdatesMax = 65536;    // sequences of one token-batch
 inline constexpr size_t kEventsPerBeat = 8192;  // 300 KiB
 inline constexpr size_t kSnapshotPage = 65536;  // 2 MiB
 inline constexpr size_t kStopTokensMax = 4096;
+inline constexpr size_t kStagesMax = 1024;  // of a pipeline
 // What a worker does of Reserve's sampling.
 inline constexpr uint32_t kControls = 1, kConstraints = 2;
 
@@ -282,13 +283,27 @@ struct KvOffer {
   }
 };
 
+// Blocks of a prompt of which a stage of a pipeline has put its layers into the pool.
+struct PooledPart {
+  uint32_t stage = 0;            // from 0, the head
+  std::vector<uint32_t> blocks;  // of the prompt, ascending
+  static void fields(auto& a, auto& m) { a(m.stage, wire::at_most<kPromptMax>(m.blocks)); }
+};
+
 struct KvReady {
   static constexpr const char* kName = "kv-ready";
   using Reply = Empty;
   std::string request;
   uint64_t guard = 0;
   std::vector<uint32_t> pool;  // blocks of the prompt, ascending, that D is to take from the pool
-  static void fields(auto& a, auto& m) { a(m.request, m.guard, wire::at_most<kPromptMax>(m.pool)); }
+  // Of a pipeline of as many: the pool has parts of the blocks, each with the layers of a stage.
+  // D takes these, and `pool` names every block that has one. 0: the pool has whole blocks.
+  uint32_t stages = 0;
+  std::vector<PooledPart> parts = {};
+  static void fields(auto& a, auto& m) {
+    a(m.request, m.guard, wire::at_most<kPromptMax>(m.pool), m.stages,
+      wire::at_most<kStagesMax>(m.parts));
+  }
 };
 
 struct KvFailed {

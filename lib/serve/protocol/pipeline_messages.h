@@ -25,8 +25,6 @@
 
 namespace mc::serve {
 
-inline constexpr size_t kStagesMax = 1024;
-
 struct PipelineOpened {
   static constexpr const char* kName = "stage-opened";
   uint32_t stages = 0;  // from this one on
@@ -59,7 +57,11 @@ struct PipelineDone {
   uint64_t tail_us = 0;   // from when all was computed until all was sent
   uint8_t code = 0;       // not 0: sending failed, and with it the request (Code)
   std::string what = {};
-  static void fields(auto& a, auto& m) { a(m.kv_bytes, m.tail_us, m.code, m.what); }
+  // With the pool connector: what the stages put since they last said so.
+  std::vector<PooledPart> pooled = {};
+  static void fields(auto& a, auto& m) {
+    a(m.kv_bytes, m.tail_us, m.code, m.what, wire::at_most<kStagesMax>(m.pooled));
+  }
 };
 
 struct PipelineBegin {

@@ -5,26 +5,9 @@
 
 #include "base/log.h"
 #include "serve/worker/decode_worker.h"
+#include "serve/worker/pooled_kv.h"
 
 namespace mc::serve {
-namespace {
-
-// Checks the pool blocks that KvReady names, for a prompt of `blocks` blocks.
-Result<> check_pooled(const std::vector<uint32_t>& blocks, size_t prompt_blocks, bool pool) {
-  if (!pool)
-    return fail(Code::kUnsupported,
-                "this decode worker has no KV store to get blocks from: start it with --master, or "
-                "the prefill workers with another --connector");
-  for (size_t i = 0; i < blocks.size(); ++i)
-    if (blocks[i] >= prompt_blocks || (i > 0 && blocks[i] <= blocks[i - 1]))
-      return fail(Code::kInvalid,
-                  "KvReady names block %u in the pool: want blocks below %zu in "
-                  "ascending order",
-                  blocks[i], prompt_blocks);
-  return {};
-}
-
-}  // namespace
 
 Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m, const rpc::Call& call) {
   auto it = sequences_.find(m.request);
@@ -34,7 +17,8 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m, const rpc::Call& cal
   const SequencePtr s = it->second;
   if (s->settled) return rpc::Empty{};
   if (!m.pool.empty()) {
-    MC_TRY_(check_pooled(m.pool, s->parents.size(), pool_ != nullptr));
+    MC_TRY_(
+        check_pooled(m, s->parents.size(), pool_ != nullptr, engine_.spec(), shape_.ranks));
   }
   s->settled = true;
   if (s->ended) {
@@ -47,7 +31,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m, const rpc::Call& cal
   if (m.pool.empty())
     verify(s);
   else
-    fetch(s, m.pool);
+    fetch(s, m);
   return rpc::Empty{};
 }
 
@@ -145,32 +129,27 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
 
 // Gets blocks of the prompt from the pool, but for shared ones. Computes the first lost block and
 // all after it here.
-void DecodeWorker::fetch(const SequencePtr& s, std::vector<uint32_t> blocks) {
-  std::erase_if(blocks, [&](uint32_t i) { return i < s->here; });
-  const uint32_t tokens = engine_.block_tokens();
-  const uint64_t bytes = engine_.spec().block_bytes(tokens);
-  StoreConnector::Wanted wanted;
-  for (const uint32_t i : blocks) {
-    wanted.hashes.push_back(s->block_key(i, tokens));
-    wanted.memory.emplace_back(s->blocks[i], bytes);
-  }
+void DecodeWorker::fetch(const SequencePtr& s, const KvReady& m) {
   batch_.remove(s->request);  // from here on the store's time-outs apply
   MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
   ++s->busy;
   const StepScope scope(telemetry::steps_below(s->receive, loop_.clock()));
-  pool_->fetch(std::move(wanted), [this, s, blocks = std::move(blocks)](size_t got) {
-    --s->busy;
-    if (s->ended) return try_free(s);
-    fetched_.add(got);
-    if (got < blocks.size()) {
-      log_info("decode", "request %s: the pool has %zu of %zu blocks: computing the rest here",
-               s->request.c_str(), got, blocks.size());
-      s->recomputed = true;
-      batch_.remove(s->request);  // it no longer waits for KV
-      return recompute(s, size_t{blocks[got]} * engine_.block_tokens());
-    }
-    verify(s);
-  });
+  const uint32_t tokens = engine_.block_tokens();
+  fetch_pooled(*pool_, *s, m, engine_.spec(), tokens,
+               [this, s, tokens](size_t got, std::optional<uint32_t> lost) {
+                 --s->busy;
+                 if (config_.trace != nullptr)
+                   config_.trace->span("load", strf("%zu blocks of the pool", got), s->arrived,
+                                       loop_.clock().now(), s->request);
+                 if (s->ended) return try_free(s);
+                 fetched_.add(got);
+                 if (!lost) return verify(s);
+                 log_info("decode", "request %s: block %u is not in the pool: computing it here",
+                          s->request.c_str(), *lost);
+                 s->recomputed = true;
+                 batch_.remove(s->request);  // it no longer waits for KV
+                 recompute(s, size_t{*lost} * tokens);
+               });
 }
 
 // ---- what arrived
@@ -255,8 +234,9 @@ void DecodeWorker::expire() {
       recompute(s, s->here * engine_.block_tokens());
       continue;
     }
-    std::vector<uint32_t> all(s->parents.size());
-    std::iota(all.begin(), all.end(), 0);
+    KvReady all;
+    all.pool.resize(s->parents.size());
+    std::iota(all.pool.begin(), all.pool.end(), 0);
     s->arrived = loop_.now();
     fetch(s, all);
   }

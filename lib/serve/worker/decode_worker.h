@@ -110,7 +110,7 @@ class DecodeWorker {
   // KV that arrives, in decode_receive.cc.
   void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
   Result<SequencePtr> find_offered(const KvOffer& m) const;
-  void fetch(const SequencePtr& s, std::vector<uint32_t> blocks);
+  void fetch(const SequencePtr& s, const KvReady& m);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
   void recompute(const SequencePtr& s, size_t begin);

@@ -9,10 +9,6 @@
 namespace mc::serve {
 
 Result<> PrefillWorker::open_pipeline(Metrics& metrics) {
-  if (config_.connector == Connector::kPool)
-    return fail(Code::kInvalid,
-                "--connector pool is not for a pipeline: decode workers look for whole blocks in "
-                "the KV store; take push, pull or multi");
   const cost::ModelSpec& s = engine_.spec();
   const uint64_t row = uint64_t{s.hidden} * sizeof(float);
   if (row * engine_.block_tokens() > wire::kMessageBytesMax - kMiB)
@@ -59,6 +55,10 @@ bool PrefillWorker::clear_for_pipeline() {
 bool PrefillWorker::pipeline_answered(const JobPtr& job, const Result<PipelineDone>& reply) {
   if (reply) {
     job->done.kv_bytes += reply->kv_bytes;
+    for (const PooledPart& part : reply->pooled) {
+      auto& blocks = job->pooled[part.stage];
+      blocks.insert(blocks.end(), part.blocks.begin(), part.blocks.end());
+    }
     // The stage computed until then, and sent for the rest of the time.
     const Time computed = loop_.clock().now() - std::chrono::microseconds(static_cast<int64_t>(
                                                     std::min<uint64_t>(reply->tail_us, 1u << 30)));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "serve/worker/pooled_kv.h"
 #include "serve/worker/prefill_worker.h"
 
 namespace mc::serve {
@@ -88,8 +89,9 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   ++job->busy;
   job->fetch = job->span.child(job->started);
   const StepScope scope(telemetry::steps_below(job->fetch, loop_.clock()));
-  pool_->fetch(std::move(wanted), [this, job, here](size_t fetched) {
+  pool_->fetch(std::move(wanted), [this, job, here, begun = loop_.clock().now()](size_t fetched) {
     --job->busy;
+    trace("load", strf("%zu blocks of the pool", fetched), *job, begun, loop_.clock().now());
     if (chain_ != nullptr && fetched > 0) return fetch_in_pipeline(job, here, fetched);
     loaded(job, fetched);
   });
@@ -289,9 +291,10 @@ void PrefillWorker::deliver(const JobPtr& job) {
     fail_job(job,
              {reply.error().code, "decode worker " + job->kv.decode + ": " + reply.error().what});
   };
-  std::sort(job->kv.pooled.begin(), job->kv.pooled.end());
-  decode->call(KvReady{job->kv.request, job->kv.peer.guard.expected, job->kv.pooled},
-               config_.peer_budget, answered, telemetry::to_wire(job->transfer.context()));
+  const bool parts = chain_ != nullptr && config_.connector == Connector::kPool;
+  const auto stages = static_cast<uint32_t>(parts ? config_.stages.size() + 1 : 0);
+  decode->call(ready_message(job->kv, stages, job->pooled), config_.peer_budget, answered,
+               telemetry::to_wire(job->transfer.context()));
 }
 
 void PrefillWorker::trace(const char* track, const std::string& name, const Job& job, Time begin,

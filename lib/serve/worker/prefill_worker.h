@@ -151,6 +151,8 @@ class PrefillWorker {
     Reservation target;            // for the other stages of a pipeline
     std::string cache_salt;        // for them too
     bool in_pipeline = false;      // the other stages know it
+    // Of each other stage the blocks whose part it put into the pool.
+    std::map<uint32_t, std::vector<uint32_t>> pooled;
     bool lost = false;             // a stage failed: it may still be sending
     Time queued{}, started{}, computing{}, computed{};
     telemetry::OpenSpan span;          // from queued on

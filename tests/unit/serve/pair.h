@@ -75,6 +75,7 @@ struct PairOptions {
   std::string fingerprint = {};          // then
   std::string faults = {};  // of transfers: rules of xfer/transports/fault/fault_plan.h
   OpenPool pool = open_store_pool;
+  TraceEvents* trace = nullptr;  // of both workers
   Guides::OpenTokenizer tokenizer = {};  // of the decode worker, for constrained answers
 };
 
@@ -123,6 +124,7 @@ struct Pair {
     p.store.master = options.master;
     p.store.timeout = 1s * kSlow;
     p.pool = options.pool;
+    p.trace = options.trace;
     const auto chosen = [&](const Engine* e) -> const Engine& { return e ? *e : engine; };
     auto opened_p =
         PrefillWorker::open(loop, *p_xfer, *p_server, chosen(options.prefill_engine), p, p_metrics);
@@ -142,6 +144,7 @@ struct Pair {
     d.store.timeout = 1s * kSlow;
     d.conductor_timeout = 3s * kSlow;
     d.tokenizer = options.tokenizer;
+    d.trace = options.trace;
     auto opened_d =
         DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
     REQUIRE(opened_d);

@@ -42,7 +42,7 @@ struct Stage {
 struct Pipeline {
   using Make = std::function<std::unique_ptr<Engine>(cost::ModelSpec slice)>;
   Pipeline(io::Loop& on, uint32_t stages, const cost::ModelSpec& whole, const Make& make,
-           PairOptions options = {})
+           PairOptions options = {}, const std::string& stage_master = {})
       : loop(on) {
     for (uint32_t i = 0; i < stages; ++i)
       engines.push_back(make(*cost::slice_of(whole, i, stages)));
@@ -54,7 +54,7 @@ struct Pipeline {
     config.layerwise = options.layerwise;
     config.send_timeout = 1s * kSlow;
     config.patience = 500ms * kSlow;
-    config.store.master = options.master;
+    config.store.master = stage_master.empty() ? options.master : stage_master;
     config.store.timeout = 1s * kSlow;
     for (uint32_t i = 1; i < stages; ++i) {
       start(i, "127.0.0.1:0");
@@ -173,11 +173,13 @@ TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by 
   };
   for (const uint32_t stages : {2u, 4u})
     for (const Way way : {Way{Connector::kMulti, true}, Way{Connector::kPush, false},
-                          Way{Connector::kPull, true}}) {
+                          Way{Connector::kPull, true}, Way{Connector::kPool, true}}) {
       CAPTURE(stages);
       CAPTURE(static_cast<int>(way.connector));
       io::Loop loop(clock);
+      Store store(loop, 64 * kMiB);
       PairOptions o;
+      if (way.connector == Connector::kPool) o.master = store.master->control();
       o.connector = way.connector;
       o.layerwise = way.layerwise;
       Pipeline pipeline(loop, stages, cost::tiny(), dummy, o);
@@ -257,6 +259,63 @@ TEST_CASE("a pipeline fetches what it put in the KV store, each stage its layers
   Pair one(loop, o, "1");
   CHECK(one.serve("c", prompt, 8).pool_tokens == 0);
   CHECK(second.comes_to_rest());
+}
+
+// The decode worker puts a block together from what the stages put, and what they push instead.
+TEST_CASE("a pipeline over the pool gives one process's tokens, with parts that are refused") {
+  SteadyClock clock;
+  const CpuEngine one = make(1, "auto");
+  const std::string nobody = "127.0.0.1:1";
+  for (const char* refused : {"none", "a stage's", "all"}) {
+    CAPTURE(refused);
+    io::Loop loop(clock);
+    Store store(loop, 16 * kMiB);
+    PairOptions o;
+    o.connector = Connector::kPool;
+    o.master = refused == std::string("all") ? nobody : store.master->control();
+    o.chunk_tokens = 32;
+    Pipeline pipeline(loop, 3, one.spec(), transformer, o,
+                      refused == std::string("none") ? "" : nobody);
+    Pair& pair = *pipeline.pair;
+    int id = 0;
+    for (const size_t n : {5u, 100u, 100u, 130u}) {
+      CAPTURE(n);
+      const std::string name = std::to_string(++id);
+      pair.serve(name, small_prompt(n, 4), 8);
+      CHECK(pair.answers[name].tokens == alone(one, small_prompt(n, 4), 8, kGreedy));
+    }
+    const uint64_t from_pool = count(pair.d_metrics, "mc_engine_pool_kv_blocks_total");
+    CHECK((from_pool > 0) == (refused != std::string("all")));
+    CHECK(count(pair.d_metrics, "mc_engine_recomputed_requests_total") == 0);
+    CHECK(pipeline.comes_to_rest());
+  }
+}
+
+TEST_CASE("parts of blocks that the pool lost are computed, and parts that do not fit refused") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 16 * kMiB);
+  const CpuEngine one = make(1, "auto");
+  PairOptions o;
+  o.master = store.master->control();
+  o.decode_engine = &one;
+  Pair pair(loop, o);
+  const auto prompt = small_prompt(40, 1);
+  const auto ready = [&](const std::string& id, uint32_t stages, std::vector<PooledPart> parts) {
+    const auto target = pair.reserve(id, prompt, 6);
+    REQUIRE(target);
+    return pair.call(*pair.to_d, KvReady{id, target->guard, {0, 1, 2}, stages, std::move(parts)});
+  };
+  REQUIRE(ready("a", 3, {{0, {0, 1}}, {1, {0, 1, 2}}, {2, {2}}}));
+  REQUIRE(pair.until([&] { return !pair.answers["a"].finish.empty(); }));
+  CHECK(pair.answers["a"].tokens == alone(one, prompt, 6, kGreedy));
+  CHECK(count(pair.d_metrics, "mc_engine_recomputed_requests_total") == 1);
+  CHECK(ready("b", 99, {{0, {0}}}).error().code == Code::kInvalid);
+  CHECK(ready("c", 3, {{3, {0}}}).error().code == Code::kInvalid);
+  CHECK(ready("d", 3, {{1, {3}}}).error().code == Code::kInvalid);
+  CHECK(ready("e", 3, {{1, {1, 1}}}).error().code == Code::kInvalid);
+  for (const char* id : {"a", "b", "c", "d", "e"}) pair.abort_both(id);
+  CHECK(pair.comes_to_rest());
 }
 
 TEST_CASE("chunks of one prompt are in several stages at once") {

@@ -1,4 +1,5 @@
 // What a prefill worker computes next: chosen anew for each chunk, and never waiting for a load.
+#include "base/json.h"
 #include "pair.h"
 
 namespace mc::serve {
@@ -92,6 +93,8 @@ TEST_CASE("while the prefix of one prompt is loaded others compute, and its twin
   options.pool = [&](io::Loop& on, auto&&...) -> Result<std::unique_ptr<KvPool>> {
     return std::make_unique<HeldPool>(on, held);
   };
+  TraceEvents trace;
+  options.trace = &trace;
   Pair pair(loop, options);
   Sent first, twin, other, more;
   begin(pair, "first", prompt, first);
@@ -110,6 +113,23 @@ TEST_CASE("while the prefix of one prompt is loaded others compute, and its twin
   CHECK(first.done->value().cached_tokens == 0);
   CHECK(twin.done->value().cached_tokens == 96);
   CHECK(pair.comes_to_rest());
+  // The trace shows it: `other` was computed while `first` was loaded.
+  const std::string path = std::filesystem::temp_directory_path() /
+                           ("mc-order-" + std::to_string(::getpid()) + ".json");
+  REQUIRE(trace.write(path, "p"));
+  const auto written = read_json_file(path);
+  std::filesystem::remove(path);
+  REQUIRE(written);
+  double loaded = 0, until = 0, computed = 0;
+  for (const Json& e : (*written)["traceEvents"]) {
+    if (!e.contains("args") || !e["args"].contains("request")) continue;
+    const double begin = e["ts"].get<double>(), end = begin + e["dur"].get<double>();
+    if (e["cat"] == "load" && e["args"]["request"] == "first") loaded = begin, until = end;
+    if (e["cat"] == "compute" && e["args"]["request"] == "other") computed = end;
+  }
+  CHECK(loaded > 0);
+  CHECK(computed > loaded);
+  CHECK(computed < until);
 }
 
 TEST_CASE("a request that ends while its prefix is loaded holds up nobody") {
