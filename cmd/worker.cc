@@ -43,6 +43,11 @@ void WorkerProgram::describe(OptionList& v) {
     "fetch KV from the pool if that is predicted to be faster than computing (auto), always, or "
     "never",
     {"auto", "always", "never"});
+  v("pool-load", pool_load,
+    "layerwise: a prompt begins to compute when the first layers of its KV from the pool are here, "
+    "and the others come meanwhile; they cannot be checked against the store's checksums; whole: "
+    "when all are here",
+    {"whole", "layerwise"});
   v("cache-answers", cache_answers,
     "keep the KV of generated tokens for prompts that begin with them, as the next turn of a chat: "
     "in the pool, and with role both here too",
@@ -155,6 +160,7 @@ Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
   c.ageing = ageing;
   c.time_scale = worker.time_scale;
   c.pool_reuse = pool_reuse;
+  c.pool_layers = pool_load == "layerwise";
   c.send_timeout = transfer.peer_timeout * 3;
   c.store.master = worker.master;
   c.store.timeout = pool_timeout;

@@ -34,6 +34,7 @@ struct WorkerProgram {
   std::string prefill_order = "fcfs";
   double ageing = 0.1;
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
+  std::string pool_load = "whole";
   std::string cache_answers = "on";
   std::string preempt = "auto";
   double watermark = 0.01;

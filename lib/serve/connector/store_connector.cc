@@ -8,6 +8,7 @@
 namespace mc::serve {
 namespace {
 constexpr size_t kBlocksPerPut = 32;
+constexpr uint32_t kLayerGroups = 8;  // reads of a prefix, layer by layer
 constexpr size_t kCallsMax = 2;      // puts at a time
 constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
 // A request waits kPatience for the pool's directory. After a failure the pool is not used for
@@ -116,6 +117,7 @@ void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
           if (chosen < found.size()) found.resize(chosen);
         }
         if (found.empty()) return done(0);
+        if (shared->layers_arrived) return get_layers(shared, found.size(), 0, done);
         get(shared, std::move(found), done);
       });
 }
@@ -151,6 +153,40 @@ void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
                       fetched_.add(whole);
                       done(whole);
                     });
+}
+
+// Layers from `first` on, a group at a time. A block that lost some is none.
+void StoreConnector::get_layers(const std::shared_ptr<Wanted>& wanted, size_t blocks,
+                                uint32_t first, std::function<void(size_t)> done) {
+  const uint32_t last = std::min(
+      shape_.layers, first + std::max(1u, (shape_.layers + kLayerGroups - 1) / kLayerGroups));
+  const uint64_t layer_bytes = shape_.block_bytes / shape_.layers;
+  const uint64_t begin = first * layer_bytes, end = last * layer_bytes;
+  std::vector<store::GetItem> items;
+  for (size_t i = 0; i < blocks; ++i) {
+    store::GetItem item{key(wanted->hashes[i], wanted->part), {}, {}};
+    uint64_t at = 0;  // in the value
+    for (const std::span<std::byte> part : plain_parts(wanted->memory[i], shape_)) {
+      const uint64_t from = std::max(at, begin), to = std::min(at + part.size(), end);
+      if (from < to) item.ranges.push_back({from, part.subspan(from - at, to - from)});
+      at += part.size();
+    }
+    items.push_back(std::move(item));
+  }
+  store_->get_batch(std::move(items), [this, wanted, blocks, last, done = std::move(done)](
+                                          const std::vector<Result<uint64_t>>& got) {
+    for (const Result<uint64_t>& g : got) {
+      if (g) continue;
+      // A block evicted since the match is no failure of the pool.
+      note(g.error().code == Code::kNotFound ? nullptr : &g.error());
+      return done(0);
+    }
+    note(nullptr);
+    wanted->layers_arrived(last);
+    if (last < shape_.layers) return get_layers(wanted, blocks, last, done);
+    fetched_.add(blocks);
+    done(blocks);
+  });
 }
 
 void StoreConnector::prefetch(const std::vector<BlockHash>& hashes) {

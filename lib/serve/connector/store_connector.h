@@ -58,6 +58,9 @@ class StoreConnector {
     // The number of found blocks to fetch; empty: all. The places are those of the found ones.
     std::function<size_t(std::span<const store::StoredAt> places)> choose{};
     std::optional<StagePart> part{};  // else: what this worker puts
+    // Loads some layers of all blocks after the others, and says each time how many of the first
+    // are there. Such reads cannot be checked against the store's checksums.
+    std::function<void(uint32_t layers)> layers_arrived{};
   };
   // `done(n)` on a later turn: the first n arrived, whole and as they were put.
   void fetch(Wanted wanted, std::function<void(size_t)> done);
@@ -98,6 +101,8 @@ class StoreConnector {
   void ask(const std::vector<BlockHash>& hashes, const std::optional<StagePart>& part,
            const Ask<Answer>& pool, std::function<void(Answer)> done);
   void get(const std::shared_ptr<Wanted>& wanted, Found chosen, std::function<void(size_t)> done);
+  void get_layers(const std::shared_ptr<Wanted>& wanted, size_t blocks, uint32_t first,
+                  std::function<void(size_t)> done);
   void give_up(const PutDone& done);
   void put_next();
   void put_done(const std::vector<Put>& puts, const std::vector<Result<store::PutOutcome>>& ends);

@@ -86,12 +86,36 @@ bool PrefillWorker::fetch(const JobPtr& job) {
       return to_seconds(saved) - to_seconds(timing_.load(found * tokens));
     });
   };
+  const auto begun = std::make_shared<Time>(loop_.clock().now());
+  // A device would take whole blocks.
+  if (config_.pool_layers && chain_ == nullptr && !engine_.device_kv()) {
+    wanted.choose = [this, job, here, choose = std::move(wanted.choose)](
+                        std::span<const store::StoredAt> places) {
+      const size_t chosen = std::min(choose(places), places.size());
+      if (chosen > 0)
+        job->load = std::make_shared<LayerLoad>(here, here + chosen, 3 * config_.store.timeout);
+      return chosen;
+    };
+    wanted.layers_arrived = [this, job, begun](uint32_t layers) {
+      trace("load", strf("layers up to %u", layers), *job, *begun, loop_.clock().now());
+      *begun = loop_.clock().now();
+      job->load->arrived(layers);
+      if (job->stage != Stage::kLoading || job->failure) return;
+      job->stage = Stage::kLoaded;  // it may begin
+      queue_.set_loaded(job->kv.request);
+      queue_.set_ready(job->kv.request, true);
+      advance();
+    };
+  }
   ++job->busy;
   job->fetch = job->span.child(job->started);
   const StepScope scope(telemetry::steps_below(job->fetch, loop_.clock()));
-  pool_->fetch(std::move(wanted), [this, job, here, begun = loop_.clock().now()](size_t fetched) {
+  pool_->fetch(std::move(wanted), [this, job, here, begun](size_t fetched) {
     --job->busy;
-    trace("load", strf("%zu blocks of the pool", fetched), *job, begun, loop_.clock().now());
+    if (job->load)
+      job->load->over(fetched > 0);
+    else
+      trace("load", strf("%zu blocks of the pool", fetched), *job, *begun, loop_.clock().now());
     if (chain_ != nullptr && fetched > 0) return fetch_in_pipeline(job, here, fetched);
     loaded(job, fetched);
   });
@@ -114,11 +138,15 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
   }
   if (fetched > 0) {
     const size_t here = std::max(blocks_.find(job->tx)->hit, blocks_.find(job->tx)->valid);
-    blocks_.computed(job->tx, here + fetched);
-    job->published = here + fetched;  // the pool has them
+    job->published = std::max(job->published, here + fetched);  // the pool has them
     job->done.pool_tokens = static_cast<uint32_t>(fetched * engine_.block_tokens());
-    pinned_.changed(loop_.now());
+    if (job->load == nullptr || job->stage < Stage::kComputing) {
+      blocks_.computed(job->tx, here + fetched);
+      pinned_.changed(loop_.now());
+    }
   }
+  if (job->stage >= Stage::kComputing) return advance();  // it began with the first layers
+  job->load.reset();
   job->stage = Stage::kLoaded;
   queue_.set_loaded(job->kv.request);
   queue_.set_ready(job->kv.request, true);
@@ -128,17 +156,21 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
 // Its turn has come, and all reused KV is here: sends that. Its modelled load time delays the first
 // layer.
 void PrefillWorker::begin(const JobPtr& job) {
-  blocks_.rematch(job->tx);  // others may have computed since it was loaded
-  place_blocks(*job);
+  if (job->load == nullptr) {
+    blocks_.rematch(job->tx);  // others may have computed since it was loaded
+    place_blocks(*job);
+  }
   const Time now = loop_.clock().now();
   const uint64_t tokens = engine_.block_tokens();
   const Tx& tx = *blocks_.find(job->tx);
-  const size_t reused = std::max(tx.hit, tx.valid);
+  const size_t here = std::max(tx.hit, tx.valid);
+  const size_t reused = job->load ? job->load->blocks() : here;
   job->stage = Stage::kComputing;
-  job->published = std::max(job->published, reused);  // local, or published by others
+  job->published = std::max(job->published, here);  // local, or published by others
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
   queue_.set_reused(job->kv.request, reused * tokens);
-  if (sender_->granularity() != SendGranularity::kPrompt) send(job, 0, reused, 0, block_bytes_);
+  if (sender_->granularity() != SendGranularity::kPrompt && job->load == nullptr)
+    send(job, 0, reused, 0, block_bytes_);
   if (now - core_->free_at > kSlack) core_->free_at = now;
   if (engine_.modelled_time()) core_->free_at += timing_.load(reused * tokens);
   job->computing = std::max(now, core_->free_at);
@@ -166,7 +198,8 @@ void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
       {job->prompt, job->parents, job->kv.blocks}, job->chunk.begin, job->chunk.end};
   const auto spent = std::make_shared<std::pair<Time, Time>>();
   const bool queued = core_->submit(
-      [this, view, layer, activations, spent] {
+      [this, view, layer, activations, spent, load = job->load] {
+        if (load) load->await(engine_, view.sequence, layer);
         spent->first = loop_.clock().now();
         engine_.prefill_layer(view, layer, *activations);
         spent->second = loop_.clock().now();
@@ -207,6 +240,9 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   // Requests that reuse them compute after this chunk, in every stage.
   blocks_.computed(job->tx, whole);
   pinned_.changed(loop_.now());
+  const auto load = std::exchange(job->load, nullptr);  // it is over
+  if (load && sender_->granularity() != SendGranularity::kPrompt)
+    send(job, 0, load->blocks(), 0, block_bytes_);
   if (sender_->granularity() == SendGranularity::kChunk)
     send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
   else if (sender_->granularity() == SendGranularity::kPrompt && job->chunk.last)

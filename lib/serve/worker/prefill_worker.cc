@@ -119,6 +119,8 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
 }
 
 PrefillWorker::~PrefillWorker() {
+  for (const auto& [tx, job] : jobs_)
+    if (job->load) job->load->cancel();
   core_->close();
   loop_.cancel(ticker_);
 }

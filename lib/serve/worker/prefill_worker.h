@@ -41,6 +41,7 @@
 #include "serve/runtime/batcher.h"
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
+#include "serve/worker/layer_load.h"
 #include "serve/worker/pinned_prefixes.h"
 #include "telemetry/step_spans.h"
 #include "telemetry/tracer.h"
@@ -56,6 +57,8 @@ struct PrefillConfig {
   double ageing = 0.1;         // of srpf
   double time_scale = 1;
   std::string pool_reuse = "auto";  // auto: if fetching is predicted faster; always; never
+  // Computing begins with the first layers of a prefix from the pool; else when all are here.
+  bool pool_layers = false;
   Connector connector = Connector::kMulti;
   bool layerwise = true;                             // false: sends all when all is computed
   Duration send_timeout = std::chrono::seconds(10);  // of a layer, or of all at the end
@@ -140,6 +143,8 @@ class PrefillWorker {
     PrefillChunk chunk;
     std::shared_ptr<Activations> activations;  // of the chunk
     uint32_t layers_left = 0;                  // of the chunk
+    // Of the prefix, while layers of it may still come; nullptr: all of its KV is here.
+    std::shared_ptr<LayerLoad> load;
     PrefillDone done;
     size_t published = 0;          // blocks
     bool own = false;              // decoded by this process

@@ -76,6 +76,7 @@ struct PairOptions {
   std::string faults = {};  // of transfers: rules of xfer/transports/fault/fault_plan.h
   OpenPool pool = open_store_pool;
   TraceEvents* trace = nullptr;  // of both workers
+  bool pool_layers = false;
   Guides::OpenTokenizer tokenizer = {};  // of the decode worker, for constrained answers
 };
 
@@ -125,6 +126,7 @@ struct Pair {
     p.store.timeout = 1s * kSlow;
     p.pool = options.pool;
     p.trace = options.trace;
+    p.pool_layers = options.pool_layers;
     const auto chosen = [&](const Engine* e) -> const Engine& { return e ? *e : engine; };
     auto opened_p =
         PrefillWorker::open(loop, *p_xfer, *p_server, chosen(options.prefill_engine), p, p_metrics);

@@ -1,0 +1,174 @@
+// A prompt computes while the layers of its prefix come from the pool: shown by the trace, and with
+// the tokens of one process, whatever the pool gives or loses.
+#include "serve/worker/layer_load.h"
+
+#include "base/json.h"
+#include "pool.h"
+#include "small_engine.h"
+#include "thread_ranks.h"
+
+namespace mc::serve {
+namespace layer_load_test {
+namespace {
+
+// The store's pool, which answers reads of layers when it is told to.
+class HeldReads final : public KvPool {
+ public:
+  struct Held {
+    bool hold = false;
+    std::vector<std::function<void(bool good)>> answers;
+    size_t reads = 0;
+  };
+  HeldReads(std::unique_ptr<KvPool> real, Held& held) : real_(std::move(real)), held_(held) {}
+  void match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) override {
+    real_->match_prefix(std::move(keys), std::move(done));
+  }
+  void match_places(std::vector<ObjectKey> keys, Done<Places> done) override {
+    real_->match_places(std::move(keys), std::move(done));
+  }
+  void get_batch(std::vector<store::GetItem> items, Done<Got> done) override {
+    ++held_.reads;
+    real_->get_batch(std::move(items), [this, done = std::move(done)](Got got) {
+      if (!held_.hold) return done(std::move(got));
+      held_.answers.push_back([got = std::move(got), done](bool good) {
+        done(good ? got : Got(got.size(), fail(Code::kUnavailable, "the node is gone")));
+      });
+    });
+  }
+  void put_batch(std::vector<store::PutItem> items, store::PutAs as, Done<Put> done) override {
+    real_->put_batch(std::move(items), std::move(as), std::move(done));
+  }
+  void prefetch(std::vector<ObjectKey> keys) override { real_->prefetch(std::move(keys)); }
+
+ private:
+  const std::unique_ptr<KvPool> real_;
+  Held& held_;
+};
+
+std::vector<Json> spans_of(const TraceEvents& trace, const std::string& track) {
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("mc-layers-" + std::to_string(::getpid()));
+  REQUIRE(trace.write(path, "p"));
+  const auto all = read_json_file(path);
+  std::filesystem::remove(path);
+  REQUIRE(all);
+  std::vector<Json> spans;
+  for (const Json& e : all->at("traceEvents"))
+    if (e.at("ph") == "X" && e.at("cat") == track) spans.push_back(e);
+  return spans;
+}
+
+struct Site {
+  Site(const Engine& p, const Engine& d, io::Loop& loop) : store(loop, 16 * kMiB) {
+    options.master = store.master->control();
+    options.pool_layers = true;
+    options.chunk_tokens = 32;
+    options.trace = &trace;
+    options.prefill_engine = &p;
+    options.decode_engine = &d;
+    options.pool = [this](io::Loop& on, xfer::Engine& engine, const store::ClientOptions& o,
+                          Metrics& metrics, uint32_t calls) -> Result<std::unique_ptr<KvPool>> {
+      MC_TRY(auto real, open_store_pool(on, engine, o, metrics, calls));
+      return std::make_unique<HeldReads>(std::move(real), held);
+    };
+  }
+  // A worker that begins anew, after one that put the prompt's blocks.
+  std::unique_ptr<Pair> fill(io::Loop& loop, const std::vector<int32_t>& prompt) {
+    {
+      Pair first(loop, options, "1");
+      first.serve("a", prompt, 6);
+      REQUIRE(first.until([&] {
+        return first.p_metrics.counter("mc_engine_pool_blocks_stored_total", "").value() >=
+               prompt.size() / kBlock;
+      }));
+      CHECK(first.comes_to_rest());
+    }
+    trace = {};
+    return std::make_unique<Pair>(loop, options, "2");
+  }
+  Store store;
+  TraceEvents trace;
+  HeldReads::Held held;
+  PairOptions options;
+};
+
+TEST_CASE("layers are computed while later ones are loaded, and the tokens are those of one process") {
+  SteadyClock clock;
+  const CpuEngine one = make(1, "auto"), p = make(1, "auto"), d = make(1, "auto");
+  const auto prompt = small_prompt(100, 1);
+  const auto want = alone(one, prompt, 6, kGreedy);
+  for (const size_t lost : {9u, 0u, 1u, 2u}) {  // the read that fails; 9: none
+    CAPTURE(lost);
+    io::Loop loop(clock);
+    Site site(p, d, loop);
+    const auto pair = site.fill(loop, prompt);
+    site.held.hold = true;
+    site.held.reads = 0;
+    std::optional<Result<PrefillDone>> done;
+    const auto target = pair->reserve("b", prompt, 6);
+    REQUIRE(target);
+    const auto tx = pair->allocate("b", prompt, *target);
+    REQUIRE(tx);
+    pair->to_p->call<Prefill>(Prefill{tx->tx}, 20s * kSlow,
+                              [&](const Result<PrefillDone>& r) { done = r; });
+    for (size_t read = 0; read < std::min<size_t>(3, lost + 1); ++read) {  // a layer each
+      REQUIRE(pair->until([&] { return site.held.answers.size() == 1; }));
+      std::exchange(site.held.answers, {})[0](read != lost);
+      if (read >= lost) break;
+      if (read > 1) break;
+      // The layer is computed before the next one is given.
+      REQUIRE(pair->until([&] { return spans_of(site.trace, "compute").size() > read; }));
+    }
+    REQUIRE(pair->until([&] { return done && !pair->answers["b"].finish.empty(); }));
+    REQUIRE_MESSAGE(done->has_value(), done->error().what);
+    CHECK(pair->answers["b"].tokens == want);
+    CHECK((*done)->pool_tokens == (lost == 9 ? 96 : 0));
+    CHECK(pair->call(*pair->to_p, TxCommit{tx->tx}));
+    CHECK(pair->comes_to_rest());
+    if (lost < 9) continue;
+    CHECK(site.held.reads == 3);
+    const auto loads = spans_of(site.trace, "load"), computes = spans_of(site.trace, "compute");
+    REQUIRE(loads.size() == 3);
+    const auto end = [](const Json& e) { return e.at("ts").get<double>() + e.at("dur").get<double>(); };
+    for (size_t layer = 0; layer + 1 < 3; ++layer)
+      CHECK(end(computes[layer]) < end(loads[layer + 1]));
+  }
+}
+
+TEST_CASE("layers of blocks of several ranks are loaded too, and a worker may end meanwhile") {
+  SteadyClock clock;
+  model::ModelConfig config = small();
+  config.heads = config.kv_heads = 4;
+  const auto sources = model::random_sources(config, 3);
+  const ThreadRanks p(config, sources, model::DType::kBf16, kBlock, 2);
+  const ThreadRanks d(config, sources, model::DType::kBf16, kBlock, 4);
+  auto threads = std::make_unique<model::ThreadPool>(1);
+  auto weights = model::pack_weights(sources, model::DType::kF32, *threads);
+  const CpuEngine one(model::spec_of(config, model::DType::kBf16), config, std::move(weights),
+                      {model::DType::kBf16, kBlock}, *model::kernels_named("auto"),
+                      std::move(threads));
+  io::Loop loop(clock);
+  Site site(p.engine(), d.engine(), loop);
+  const auto prompt = small_prompt(100, 1);
+  auto pair = site.fill(loop, prompt);
+  site.held.reads = 0;
+  CHECK(pair->serve("b", prompt, 6).pool_tokens == 96);
+  CHECK(pair->answers["b"].tokens == alone(one, prompt, 6, kGreedy));
+  CHECK(pair->comes_to_rest());
+  pair.reset();
+  pair = std::make_unique<Pair>(loop, site.options, "3");
+  site.held.hold = true;
+  const auto target = pair->reserve("c", prompt, 6);
+  REQUIRE(target);
+  const auto tx = pair->allocate("c", prompt, *target);
+  REQUIRE(tx);
+  pair->to_p->call<Prefill>(Prefill{tx->tx}, 20s * kSlow, [](const Result<PrefillDone>&) {});
+  REQUIRE(pair->until([&] { return site.held.answers.size() == 1; }));
+  std::exchange(site.held.answers, {})[0](true);  // it computes, and waits for the second layer
+  REQUIRE(pair->until([&] { return site.held.answers.size() == 1; }));
+  pair.reset();
+}
+
+}  // namespace
+}  // namespace layer_load_test
+}  // namespace mc::serve
