@@ -92,13 +92,13 @@ said 'prefill and decode apart, guessed tokens checked' guessed \
   "$(metric d0 vllm:spec_decode_num_accepted_tokens_total)" 'guesses came true'
 loopback down
 
-up --prefill 1 --decode 1 --store 1 --with 'prefill:--pool-reuse always'
+up --prefill 1 --decode 1 --store 1 --with 'prefill:--pool-reuse always --pool-load layerwise'
 ask apart
 said 'prefill and decode apart' apart
 loopback restart p0
 loopback restart d0
 ask pooled
-said 'both restarted, prompts from the pool' pooled \
+said 'both restarted, prompts from the pool, layer by layer' pooled \
   "$(metric p0 mc_engine_pool_blocks_fetched_total)" 'blocks fetched'
 loopback down
 
@@ -109,9 +109,23 @@ ask pipeline
 said 'a pipeline of two processes, chunks of 32 tokens' pipeline
 loopback down
 
+up --prefill 1 --cpp-group 2 --decode 1 --store 1 --transport tcp \
+  --with 'prefill:--chunk-tokens 32 --connector pool'
+until_true 60 'the pipeline is not ready' ready
+ask parts
+said 'the same over the pool connector' parts "$(metric d0 mc_engine_pool_kv_blocks_total)" 'blocks from it'
+loopback down
+
 up --prefill 1 --decode 1 --store 0 --with "prefill:--tp $ranks"
 ask ranks
 said "KV laid out for $ranks tensor-parallel ranks, read by one" ranks
+loopback down
+
+up --prefill 1 --decode 1 --store 0 --with "prefill:--tp $ranks --tp-processes on" \
+  --with "decode:--tp $ranks --tp-processes on"
+ask processes
+said "$ranks tensor-parallel ranks as processes, on both sides" processes \
+  "$(loopback logs d0 | grep -c 'is process')" 'processes beside the worker'
 loopback down
 
 blocks=2
