@@ -17,6 +17,8 @@
 #include "io/limits.h"
 #include "rpc/socket.h"
 
+extern char** environ;
+
 namespace mc {
 namespace {
 
@@ -81,6 +83,12 @@ void DaemonOptions::stopping() const {
   const auto mine = read_json_file(announce);  // a successor may have written its own already
   if (mine && get_uint(*mine, "pid") == static_cast<uint64_t>(::getpid()))
     ::unlink(announce.c_str());
+}
+
+std::vector<std::string> process_environment() {
+  std::vector<std::string> all;
+  for (char** e = environ; *e != nullptr; ++e) all.emplace_back(*e);
+  return all;
 }
 
 std::string runtime_folder() {

@@ -43,6 +43,9 @@ struct DaemonOptions {
   void stopping() const;                      // tells systemd and removes the announcement
 };
 
+// NAME=VALUE, as this process has it.
+std::vector<std::string> process_environment();
+
 // Where the service manager or the login keeps this user's sockets; "": nowhere.
 std::string runtime_folder();
 

@@ -44,9 +44,7 @@ void WorkerProgram::describe(OptionList& v) {
     "never",
     {"auto", "always", "never"});
   v("pool-load", pool_load,
-    "layerwise: a prompt begins to compute when the first layers of its KV from the pool are here, "
-    "and the others come meanwhile; they cannot be checked against the store's checksums; whole: "
-    "when all are here",
+    "layerwise: compute while later layers of KV still come from the pool, without its checksums",
     {"whole", "layerwise"});
   v("cache-answers", cache_answers,
     "keep the KV of generated tokens for prompts that begin with them, as the next turn of a chat: "
@@ -383,10 +381,14 @@ int worker_main(int argc, char** argv, const char* program_name, const char* doe
   program.exit_status(1, "failed, or a drain cut requests");
   program.run_with([&](Context&) -> Result<int> {
     options.worker.cpu.command.assign(argv, argv + argc);
-    MC_TRY(auto seat, serve::take_rank_seat());
-    if (seat)
+    options.worker.cpu.environment = process_environment();
+    const std::string is_rank = std::string(serve::kRankSeat) + "=";
+    for (const std::string& entry : options.worker.cpu.environment) {
+      if (!entry.starts_with(is_rank)) continue;
+      MC_TRY(auto seat, serve::take_rank_seat(entry.substr(is_rank.size())));
       return serve::run_rank(options.worker.choice, options.worker.cpu, options.worker.block_size,
-                             std::move(*seat));
+                             std::move(seat));
+    }
     if (!options.calibrate.empty()) return calibrate_engine(options);
     MC_TRY(const auto shell, WorkerShell::open(options));
     return shell->run();

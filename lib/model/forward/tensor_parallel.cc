@@ -19,11 +19,10 @@ Source rows_of(const Source& whole, const std::vector<RowRange>& ranges) {
     for (const BlockRows& b : whole.blocks) {
       const size_t begin = std::max(r.begin, first), end = std::min(r.end, first + b.rows);
       if (begin < end)
-        part.blocks.push_back({b.format, static_cast<uint32_t>(end - begin),
-                               [row = b.row, at = static_cast<uint32_t>(begin - first)](
-                                   uint32_t n, std::vector<std::byte>& scratch) {
-                                 return row(at + n, scratch);
-                               }});
+        part.blocks.push_back(
+            {b.format, static_cast<uint32_t>(end - begin),
+             [row = b.row, at = static_cast<uint32_t>(begin - first)](
+                 uint32_t n, std::vector<std::byte>& scratch) { return row(at + n, scratch); }});
       first += b.rows;
     }
   }
@@ -94,8 +93,7 @@ LayerSources layer_of(const LayerSources& whole, const ModelConfig& c, TpShare s
   MlpSources mlp = mlp_of(whole.gate_up, whole.down, share);
   l.gate_up = std::move(mlp.gate_up);
   l.down = std::move(mlp.down);
-  for (const MlpSources& e : whole.experts)
-    l.experts.push_back(mlp_of(e.gate_up, e.down, share));
+  for (const MlpSources& e : whole.experts) l.experts.push_back(mlp_of(e.gate_up, e.down, share));
   return l;
 }
 
@@ -126,8 +124,7 @@ WeightSources share_of(const WeightSources& whole, const ModelConfig& config, Tp
   if (share.rank == 0) w.embedding = whole.embedding;
   w.head = outputs_of(config.tied ? whole.embedding : whole.head, share);
   w.norm = whole.norm;
-  for (const LayerSources& layer : whole.layers)
-    w.layers.push_back(layer_of(layer, config, share));
+  for (const LayerSources& layer : whole.layers) w.layers.push_back(layer_of(layer, config, share));
   return w;
 }
 

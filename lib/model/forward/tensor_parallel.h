@@ -1,5 +1,5 @@
-// Divides a model among tensor-parallel ranks, each of which computes some heads and some outputs
-// of every matrix.
+// Divides a model among tensor-parallel ranks. Each computes some heads, and some outputs of every
+// matrix.
 //
 // Rank r of n has the heads, the intermediate numbers, the outputs and the tokens of the vocabulary
 // [total x r / n, total x (r + 1) / n). A rank computes whole sums: before a product all ranks

@@ -173,7 +173,7 @@ const float* Transformer::whole(const float* own, size_t rows, size_t columns) c
   return exchange_ == nullptr ? own : exchange_->gather(own, rows, columns);
 }
 
-// All outputs of a matrix of which this rank may have some.
+// All outputs of a matrix. A rank computes its own.
 void Transformer::product(const Matrix& m, const float* x, size_t rows, size_t outputs,
                           float* y) const {
   if (exchange_ == nullptr) return m.multiply(kernels_, threads_, x, rows, y, factors_);

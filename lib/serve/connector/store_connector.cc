@@ -9,8 +9,8 @@ namespace mc::serve {
 namespace {
 constexpr size_t kBlocksPerPut = 32;
 constexpr uint32_t kLayerGroups = 8;  // reads of a prefix, layer by layer
-constexpr size_t kCallsMax = 2;      // puts at a time
-constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
+constexpr size_t kCallsMax = 2;       // puts at a time
+constexpr size_t kQueueMax = 16384;   // blocks; pinned ones cannot be reused
 // A request waits kPatience for the pool's directory. After a failure the pool is not used for
 // kRest.
 constexpr Duration kPatience = std::chrono::seconds(1);
@@ -76,9 +76,8 @@ void StoreConnector::match(const std::vector<BlockHash>& hashes, std::function<v
 
 // An answer that does not come in time, or is an error, is as one that the pool has none.
 template <class Answer>
-void StoreConnector::ask(const std::vector<BlockHash>& hashes,
-                         const std::optional<StagePart>& part, const Ask<Answer>& pool,
-                         std::function<void(Answer)> done) {
+void StoreConnector::ask(const std::vector<BlockHash>& hashes, const std::optional<StagePart>& part,
+                         const Ask<Answer>& pool, std::function<void(Answer)> done) {
   struct Asked {
     std::function<void(Answer)> done;
     bool over = false;  // answered, or timed out

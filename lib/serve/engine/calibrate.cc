@@ -14,6 +14,11 @@ namespace {
 constexpr uint64_t kTokensMin = 64;  // of the longest prompt; shorter ones measure noise
 constexpr uint64_t kBatches[] = {1, 2, 4, 8};
 
+struct Unmap {
+  uint64_t bytes = 0;
+  void operator()(std::byte* p) const { (void)::munmap(p, bytes); }
+};
+
 // Memory for blocks; of the engine's file where other processes map it too.
 class BlockMemory {
  public:
@@ -32,10 +37,6 @@ class BlockMemory {
   std::byte* get() const { return memory_.get(); }
 
  private:
-  struct Unmap {
-    uint64_t bytes = 0;
-    void operator()(std::byte* p) const { (void)::munmap(p, bytes); }
-  };
   std::unique_ptr<std::byte, Unmap> memory_;
 };
 

@@ -88,7 +88,7 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
   std::shared_ptr<RankProcesses> processes;
   if (ranks > 1) {  // they load their weights while this one does
     MC_TRY(memory, RankMemory::create(files.config, block_tokens, ranks));
-    MC_TRY(processes, RankProcesses::start(cpu.command, ranks, memory->file()));
+    MC_TRY(processes, RankProcesses::start(cpu.command, cpu.environment, ranks, memory->file()));
   }
   auto threads = std::make_unique<model::ThreadPool>(threads_of(cpu));
   const model::LayerRange range{spec.first_layer, spec.first_layer + spec.layers};
@@ -194,8 +194,8 @@ Result<int> run_rank(const EngineChoice& choice, const CpuOptions& cpu, uint32_t
     const model::TpShare share{seat.rank, cpu.tp};
     if (share.rank >= share.ranks)
       return fail(Code::kInvalid, "there is no rank %u of %u", share.rank, share.ranks);
-    MC_TRY(auto memory, RankMemory::attach(opened.files.config, block_tokens, share,
-                                           std::move(seat.memory)));
+    MC_TRY(auto memory,
+           RankMemory::attach(opened.files.config, block_tokens, share, std::move(seat.memory)));
     auto threads = std::make_unique<model::ThreadPool>(threads_of(cpu));
     MC_TRY(model::Weights weights, model::load(opened.files, *threads, {}, share));
     return Opened{std::move(opened), std::move(memory), std::move(threads), std::move(weights)};
@@ -205,10 +205,10 @@ Result<int> run_rank(const EngineChoice& choice, const CpuOptions& cpu, uint32_t
   if (!opened) return fail(opened.error());
   const model::ModelConfig& config = opened->model.files.config;
   const model::TpShare share = opened->memory->share();
-  const model::Transformer transformer(
-      model::config_of(config, share), std::move(opened->weights),
-      {opened->model.kv, block_tokens, 0, 1}, *model::kernels_named(cpu.kernels), *opened->threads,
-      products_of(opened->model), opened->memory.get());
+  const model::Transformer transformer(model::config_of(config, share), std::move(opened->weights),
+                                       {opened->model.kv, block_tokens, 0, 1},
+                                       *model::kernels_named(cpu.kernels), *opened->threads,
+                                       products_of(opened->model), opened->memory.get());
   const uint64_t block_bytes = opened->model.spec.block_bytes(block_tokens);
   const uint64_t part = config.latent.kv_rank > 0 ? 0 : block_bytes / share.ranks;
   follow(transformer, *opened->memory, part, [&](uint64_t bytes) -> std::byte* {
@@ -230,11 +230,11 @@ CpuEngine::CpuEngine(cost::ModelSpec spec, model::ModelConfig config, model::Wei
       layout_ranks_(kv.ranks),
       threads_(std::move(threads)),
       ranks_(std::move(ranks)),
-      transformer_(
-          ranks_ == nullptr ? std::move(config)
-                            : model::config_of(config, ranks_->memory().share()),
-          std::move(weights), {kv.type, kv.block_tokens, kv.first_layer, ranks_ ? 1 : kv.ranks},
-          kernels, *threads_, factors, ranks_ == nullptr ? nullptr : &ranks_->memory()) {}
+      transformer_(ranks_ == nullptr ? std::move(config)
+                                     : model::config_of(config, ranks_->memory().share()),
+                   std::move(weights),
+                   {kv.type, kv.block_tokens, kv.first_layer, ranks_ ? 1 : kv.ranks}, kernels,
+                   *threads_, factors, ranks_ == nullptr ? nullptr : &ranks_->memory()) {}
 
 Result<io::Fd> CpuEngine::pool_file() const {
   return ranks_ == nullptr ? Result<io::Fd>(io::Fd()) : ranks_->pool_file();

@@ -19,15 +19,16 @@
 namespace mc::serve {
 
 struct CpuOptions {
-  uint32_t threads = 0;           // 0: one for each CPU
-  std::string kernels = "auto";   // avx512bf16, avx512, avx2, plain
-  std::string device = "cuda:0";  // of the cuda engine: cuda:1, or stand-in
-  std::string gemm = "auto";      // of the cuda engine: own kernels, or cublaslt
-  std::string graphs = "auto";    // of the cuda engine: a step as one launch, or off
-  std::string vram = "auto";      // of the cuda engine: "8GiB" of its memory for KV
-  uint32_t tp = 1;                // tensor-parallel ranks of the block layout
+  uint32_t threads = 0;              // 0: one for each CPU
+  std::string kernels = "auto";      // avx512bf16, avx512, avx2, plain
+  std::string device = "cuda:0";     // of the cuda engine: cuda:1, or stand-in
+  std::string gemm = "auto";         // of the cuda engine: own kernels, or cublaslt
+  std::string graphs = "auto";       // of the cuda engine: a step as one launch, or off
+  std::string vram = "auto";         // of the cuda engine: "8GiB" of its memory for KV
+  uint32_t tp = 1;                   // tensor-parallel ranks of the block layout
   std::string tp_processes = "off";  // on: a process for each rank
-  std::vector<std::string> command{};  // of main(): what ranks are started as; empty: none can be
+  // Of main(): what ranks are started as, and with; empty: none can be started.
+  std::vector<std::string> command{}, environment{};
   void describe(OptionList& v);
 };
 

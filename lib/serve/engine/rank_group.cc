@@ -69,7 +69,8 @@ void RankGroup::run(const model::Transformer& first, const Pass& pass) {
     for (size_t at = s.begin; at < s.end;) {
       const size_t end = std::min<size_t>(s.end, at + RankMemory::kRows - rows);
       const size_t wanted = memory_->blocks_for(end);
-      if (rows == RankMemory::kRows || (!piece.empty() && blocks + wanted > memory_->blocks_max())) {
+      if (rows == RankMemory::kRows ||
+          (!piece.empty() && blocks + wanted > memory_->blocks_max())) {
         flush();
         continue;
       }

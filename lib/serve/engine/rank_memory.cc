@@ -18,7 +18,7 @@
 namespace mc::serve {
 namespace {
 
-constexpr int kRankSpins = 2000;             // tens of microseconds; then a rank sleeps
+constexpr int kRankSpins = 2000;                 // tens of microseconds; then a rank sleeps
 constexpr size_t kOffsetsMin = size_t{1} << 16;  // of blocks, in a pass
 constexpr size_t kPageBytes = 4096;
 
@@ -40,8 +40,8 @@ struct RankMemory::Header {
 
 RankMemory::Layout::Layout(const model::ModelConfig& c, uint32_t block_tokens_)
     : hidden(c.hidden), block_tokens(block_tokens_) {
-  const size_t widest = std::max({c.mixed_rows(), c.hidden, c.intermediate, c.experts.inner,
-                                  c.experts.shared});
+  const size_t widest =
+      std::max({c.mixed_rows(), c.hidden, c.intermediate, c.experts.inner, c.experts.shared});
   offsets = std::max<size_t>(kOffsetsMin, c.context_max / block_tokens + 1);
   floats = std::max<size_t>(kRows * widest, c.vocab);
   slices_at = pages(sizeof(Header));
@@ -63,8 +63,8 @@ Result<std::unique_ptr<RankMemory>> RankMemory::create(const model::ModelConfig&
 }
 
 Result<std::unique_ptr<RankMemory>> RankMemory::attach(const model::ModelConfig& config,
-                                                       uint32_t block_tokens,
-                                                       model::TpShare share, io::Fd file) {
+                                                       uint32_t block_tokens, model::TpShare share,
+                                                       io::Fd file) {
   std::unique_ptr<RankMemory> self(new RankMemory({config, block_tokens}, share));
   struct stat is {};
   if (::fstat(file.get(), &is) != 0) return fail_errno("shared memory of rank %u", share.rank);
@@ -128,8 +128,7 @@ const float* RankMemory::gather(const float* own, size_t rows, size_t total) {
   return all;
 }
 
-void RankMemory::put(std::span<const model::Slice> slices, const float* x,
-                     const std::byte* pool) {
+void RankMemory::put(std::span<const model::Slice> slices, const float* x, const std::byte* pool) {
   auto* shared = at<SharedSlice>(layout_.slices_at);
   auto* const offsets = at<uint64_t>(layout_.offsets_at);
   size_t blocks = 0, rows = 0;

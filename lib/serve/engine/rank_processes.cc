@@ -20,12 +20,9 @@
 #include "base/units.h"
 #include "io/local_socket.h"
 
-extern char** environ;
-
 namespace mc::serve {
 namespace {
 
-constexpr const char* kSeat = "MC_TP_RANK";
 constexpr int kRankSocket = 3, kRankMemory = 4;  // descriptors of a rank
 constexpr size_t kReadyText = 4096;
 
@@ -48,17 +45,23 @@ std::string end_of(pid_t process) {
 
 }  // namespace
 
-Result<std::unique_ptr<RankProcesses>> RankProcesses::start(
-    const std::vector<std::string>& command, uint32_t ranks, int memory) {
+Result<std::unique_ptr<RankProcesses>> RankProcesses::start(const std::vector<std::string>& command,
+                                                            std::vector<std::string> environment,
+                                                            uint32_t ranks, int memory) {
   std::unique_ptr<RankProcesses> self(new RankProcesses);
   self->stop_.reset(::eventfd(0, EFD_CLOEXEC));
   if (!self->stop_) return fail_errno("watch ranks");
-  for (uint32_t rank = 1; rank < ranks; ++rank)
-    MC_TRY_(self->start_rank(command, rank, memory));
+  for (uint32_t rank = 1; rank < ranks; ++rank) {
+    environment.push_back(strf("%s=%u:%d:%d:%d", kRankSeat, rank, kRankSocket, kRankMemory,
+                               static_cast<int>(::getpid())));
+    MC_TRY_(self->start_rank(command, environment, rank, memory));
+    environment.pop_back();
+  }
   return self;
 }
 
-Result<> RankProcesses::start_rank(const std::vector<std::string>& command, uint32_t rank,
+Result<> RankProcesses::start_rank(const std::vector<std::string>& command,
+                                   const std::vector<std::string>& environment, uint32_t rank,
                                    int memory) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0)
@@ -66,16 +69,12 @@ Result<> RankProcesses::start_rank(const std::vector<std::string>& command, uint
   Rank r{io::Fd(ends[0])};
   const io::Fd other(ends[1]), socket = moved_up(ends[1]), shared = moved_up(memory);
   if (!socket || !shared) return fail_errno("descriptors of rank %u", rank);
-  std::vector<std::string> environment;
-  for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
-  environment.push_back(strf("%s=%u:%d:%d", kSeat, rank, kRankSocket, kRankMemory));
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, socket.get(), kRankSocket);
   ::posix_spawn_file_actions_adddup2(&actions, shared.get(), kRankMemory);
-  const int failed =
-      ::posix_spawn(&r.process, "/proc/self/exe", &actions, nullptr, pointers(command).data(),
-                    pointers(environment).data());
+  const int failed = ::posix_spawn(&r.process, "/proc/self/exe", &actions, nullptr,
+                                   pointers(command).data(), pointers(environment).data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (failed != 0)
     return fail(Code::kUnavailable, "start rank %u: %s", rank, std::strerror(failed));
@@ -88,9 +87,11 @@ RankProcesses::~RankProcesses() {
     (void)::eventfd_write(stop_.get(), 1);
     watcher_.join();
   }
-  for (Rank& r : ranks_) r.socket.reset();
-  for (const Rank& r : ranks_)
-    if (r.process > 0) (void)end_of(r.process);
+  for (const Rank& r : ranks_) {
+    if (r.process <= 0) continue;
+    (void)::kill(r.process, SIGKILL);  // it keeps nothing
+    (void)end_of(r.process);
+  }
 }
 
 Result<> RankProcesses::wait_ready() {
@@ -146,27 +147,22 @@ io::Fd RankSeat::receive() const {
   return std::move(io::receive_with_fd(socket.get(), {&one, 1}, 0).fd);
 }
 
-Result<std::optional<RankSeat>> take_rank_seat() {
-  const char* const text = std::getenv(kSeat);
-  if (text == nullptr) return std::optional<RankSeat>();
+Result<RankSeat> take_rank_seat(const std::string& text) {
   unsigned rank = 0;
-  int socket = -1, memory = -1, end = 0;
-  if (std::sscanf(text, "%4u:%9d:%9d%n", &rank, &socket, &memory, &end) != 3 ||
-      static_cast<size_t>(end) != std::strlen(text) || rank == 0)
+  int socket = -1, memory = -1, first = -1, end = 0;
+  const bool read =
+      std::sscanf(text.c_str(), "%4u:%9d:%9d:%9d%n", &rank, &socket, &memory, &first, &end) == 4 &&
+      static_cast<size_t>(end) == text.size() && rank > 0;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) (void)std::signal(signal, SIG_IGN);
+  (void)::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (!read || ::getppid() != first)  // or it ended before the call
     return fail(Code::kInvalid, "%s '%s': it is for the processes that a worker starts: unset it",
-                kSeat, escape(text).c_str());
+                kRankSeat, escape(text).c_str());
   RankSeat seat{rank, io::Fd(socket), io::Fd(memory)};
   for (const io::Fd* fd : {&seat.socket, &seat.memory})
     (void)::fcntl(fd->get(), F_SETFD, FD_CLOEXEC);
-  (void)::unsetenv(kSeat);
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) (void)std::signal(signal, SIG_IGN);
   (void)::prctl(PR_SET_NAME, strf("mc-tp-%u", rank).c_str());
-  std::thread([socket] {
-    pollfd polled{socket, POLLRDHUP, 0};
-    while (::poll(&polled, 1, -1) < 1) continue;
-    std::_Exit(0);
-  }).detach();
-  return std::optional<RankSeat>(std::move(seat));
+  return seat;
 }
 
 }  // namespace mc::serve

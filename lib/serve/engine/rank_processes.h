@@ -1,20 +1,19 @@
 // Starts the processes of tensor-parallel ranks but the first, watches them and ends them.
 //
-// A rank is this program again, with the same command line. The environment variable MC_TP_RANK
-// tells it its number and its descriptors: a socket to the first rank, and the memory that all
-// share. It loads its share of the weights and says so on the socket, or why it cannot.
+// A rank is this program again, with the same command line. The environment variable kRankSeat
+// has its number and its descriptors: a socket to the first rank, and the memory that all share. It
+// loads its share of the weights and says so on the socket, or why it cannot.
 //
 // A rank that ends ends the worker: its process logs the rank's end and exits with status 1, as if
 // it had been killed, and the conductor gives its requests to other workers. The others end when
-// their socket closes, however the first rank ended. Ranks ignore SIGTERM, SIGINT and SIGHUP: the
-// first rank drains and then ends them.
+// the thread ends that started them, however the first rank ended. Ranks ignore SIGTERM, SIGINT and
+// SIGHUP: the first rank drains and then ends them.
 //
-// Thread: the owner's; a thread of its own watches.
+// Thread: the owner's, which lives as long as the process; a thread of its own watches.
 #pragma once
 #include <sys/types.h>
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,10 +23,13 @@
 
 namespace mc::serve {
 
+inline constexpr const char* kRankSeat = "MC_TP_RANK";
+
 class RankProcesses {
  public:
   // Starts ranks 1 to `ranks` - 1 as `command` (of main()), which inherit `memory`.
   static Result<std::unique_ptr<RankProcesses>> start(const std::vector<std::string>& command,
+                                                      std::vector<std::string> environment,
                                                       uint32_t ranks, int memory);
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
@@ -44,7 +46,8 @@ class RankProcesses {
     pid_t process = -1;
   };
   RankProcesses() = default;
-  Result<> start_rank(const std::vector<std::string>& command, uint32_t rank, int memory);
+  Result<> start_rank(const std::vector<std::string>& command,
+                      const std::vector<std::string>& environment, uint32_t rank, int memory);
   Result<> read_ready(uint32_t rank, Rank& r);
   void watch();
 
@@ -60,8 +63,8 @@ struct RankSeat {
   void ready(const std::string& error) const;  // "": it has its weights
   io::Fd receive() const;                      // what RankProcesses::send() sent
 };
-// Of this process; nullopt: it is no rank. Ends the process when the first rank ends, and ignores
-// its signals. Errors: kInvalid for an environment variable of another form.
-Result<std::optional<RankSeat>> take_rank_seat();
+// Of this process, from the variable's text. From now on it ends with the first rank, and ignores
+// its signals. Errors: kInvalid for a text of another form, or that another process left.
+Result<RankSeat> take_rank_seat(const std::string& text);
 
 }  // namespace mc::serve

@@ -91,8 +91,9 @@ void PipelineWorker::send(const WorkPtr& work, size_t first, size_t last, uint64
       [this, work, begun, first, at](const Result<>& sent) {
         --busy_;
         if (config_.trace != nullptr)
-          config_.trace->span("send", strf("from block %zu at %llu", first, static_cast<unsigned long long>(at)),
-                              begun, loop_.clock().now(), work->job->kv.request);
+          config_.trace->span(
+              "send", strf("from block %zu at %llu", first, static_cast<unsigned long long>(at)),
+              begun, loop_.clock().now(), work->job->kv.request);
         if (!sent && work->done.code == 0) {
           work->done.code = static_cast<uint8_t>(sent.error().code);
           work->done.what = "sending KV to " + work->job->kv.decode + ": " + sent.error().what;
@@ -111,8 +112,7 @@ void PipelineWorker::pass_on(const WorkPtr& work, const M& message) {
       work->broken = reply.error();
     } else {
       work->done.kv_bytes += reply->kv_bytes;
-      work->done.pooled.insert(work->done.pooled.end(), reply->pooled.begin(),
-                               reply->pooled.end());
+      work->done.pooled.insert(work->done.pooled.end(), reply->pooled.begin(), reply->pooled.end());
       if (work->done.code == 0) {
         work->done.code = reply->code;
         work->done.what = reply->what;

@@ -33,11 +33,11 @@ Result<std::unique_ptr<PipelineWorker>> PipelineWorker::open(io::Loop& loop, xfe
                                 self->core_->blocks(), metrics, shape, config.stage));
   }
   PipelineWorker* const raw = self.get();
-  MC_TRY(self->sender_,
-         make_sender(config.connector, config.layerwise,
-                     {loop, transfer, self->core_->memory(), shape, self->transfer_,
-                      self->pool_.get(),
-                      [raw](const std::string& address) { return raw->peer(address); }}));
+  MC_TRY(
+      self->sender_,
+      make_sender(config.connector, config.layerwise,
+                  {loop, transfer, self->core_->memory(), shape, self->transfer_, self->pool_.get(),
+                   [raw](const std::string& address) { return raw->peer(address); }}));
   return self;
 }
 

@@ -283,7 +283,7 @@ struct KvOffer {
   }
 };
 
-// Blocks of a prompt of which a stage of a pipeline has put its layers into the pool.
+// Blocks of a prompt whose layers of one stage of a pipeline are in the pool.
 struct PooledPart {
   uint32_t stage = 0;            // from 0, the head
   std::vector<uint32_t> blocks;  // of the prompt, ascending

@@ -17,8 +17,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m, const rpc::Call& cal
   const SequencePtr s = it->second;
   if (s->settled) return rpc::Empty{};
   if (!m.pool.empty()) {
-    MC_TRY_(
-        check_pooled(m, s->parents.size(), pool_ != nullptr, engine_.spec(), shape_.ranks));
+    MC_TRY_(check_pooled(m, s->parents.size(), pool_ != nullptr, engine_.spec(), shape_.ranks));
   }
   s->settled = true;
   if (s->ended) {

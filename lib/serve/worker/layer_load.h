@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "base/mutex.h"
-#include "serve/engine/engine.h"
+#include "serve/runtime/worker_core.h"
 
 namespace mc::serve {
 

@@ -89,8 +89,8 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   const auto begun = std::make_shared<Time>(loop_.clock().now());
   // A device would take whole blocks.
   if (config_.pool_layers && chain_ == nullptr && !engine_.device_kv()) {
-    wanted.choose = [this, job, here, choose = std::move(wanted.choose)](
-                        std::span<const store::StoredAt> places) {
+    wanted.choose = [this, job, here,
+                     choose = std::move(wanted.choose)](std::span<const store::StoredAt> places) {
       const size_t chosen = std::min(choose(places), places.size());
       if (chosen > 0)
         job->load = std::make_shared<LayerLoad>(here, here + chosen, 3 * config_.store.timeout);

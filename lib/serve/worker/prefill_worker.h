@@ -158,7 +158,7 @@ class PrefillWorker {
     bool in_pipeline = false;      // the other stages know it
     // Of each other stage the blocks whose part it put into the pool.
     std::map<uint32_t, std::vector<uint32_t>> pooled;
-    bool lost = false;             // a stage failed: it may still be sending
+    bool lost = false;  // a stage failed: it may still be sending
     Time queued{}, started{}, computing{}, computed{};
     telemetry::OpenSpan span;          // from queued on
     telemetry::OpenSpan fetch;         // below it: of reused KV from the pool, until it computes

@@ -11,7 +11,7 @@ namespace mc::serve {
 namespace layer_load_test {
 namespace {
 
-// The store's pool, which answers reads of layers when it is told to.
+// The store's pool, whose reads of layers the test answers.
 class HeldReads final : public KvPool {
  public:
   struct Held {
@@ -92,7 +92,8 @@ struct Site {
   PairOptions options;
 };
 
-TEST_CASE("layers are computed while later ones are loaded, and the tokens are those of one process") {
+TEST_CASE(
+    "layers are computed while later ones are loaded, and the tokens are those of one process") {
   SteadyClock clock;
   const CpuEngine one = make(1, "auto"), p = make(1, "auto"), d = make(1, "auto");
   const auto prompt = small_prompt(100, 1);
@@ -129,7 +130,9 @@ TEST_CASE("layers are computed while later ones are loaded, and the tokens are t
     CHECK(site.held.reads == 3);
     const auto loads = spans_of(site.trace, "load"), computes = spans_of(site.trace, "compute");
     REQUIRE(loads.size() == 3);
-    const auto end = [](const Json& e) { return e.at("ts").get<double>() + e.at("dur").get<double>(); };
+    const auto end = [](const Json& e) {
+      return e.at("ts").get<double>() + e.at("dur").get<double>();
+    };
     for (size_t layer = 0; layer + 1 < 3; ++layer)
       CHECK(end(computes[layer]) < end(loads[layer + 1]));
   }

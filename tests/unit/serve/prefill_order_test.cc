@@ -114,8 +114,8 @@ TEST_CASE("while the prefix of one prompt is loaded others compute, and its twin
   CHECK(twin.done->value().cached_tokens == 96);
   CHECK(pair.comes_to_rest());
   // The trace shows it: `other` was computed while `first` was loaded.
-  const std::string path = std::filesystem::temp_directory_path() /
-                           ("mc-order-" + std::to_string(::getpid()) + ".json");
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("mc-order-" + std::to_string(::getpid()) + ".json");
   REQUIRE(trace.write(path, "p"));
   const auto written = read_json_file(path);
   std::filesystem::remove(path);

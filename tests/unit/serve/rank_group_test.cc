@@ -27,8 +27,12 @@ CpuEngine alone_of(const model::ModelConfig& config, const model::WeightSources&
                    model::KvFormat kv, uint32_t block = kBlock) {
   auto threads = std::make_unique<model::ThreadPool>(1);
   auto weights = model::pack_weights(sources, model::DType::kF32, *threads);
-  return {model::spec_of(config, kv),    config,            std::move(weights), {kv, block},
-          *model::kernels_named("auto"), std::move(threads)};
+  return {model::spec_of(config, kv),
+          config,
+          std::move(weights),
+          {kv, block},
+          *model::kernels_named("auto"),
+          std::move(threads)};
 }
 
 std::vector<int32_t> tokens_in(size_t n, uint32_t vocab) {

@@ -25,11 +25,11 @@ class ThreadRanks {
       others_.push_back(std::make_unique<Other>(config, whole, model::KvLayout{kv, block}, rank,
                                                 ranks, (*memory)->file()));
     for (auto& other : others_)
-      other->thread = std::thread([o = other.get(), ranks, latent,
-                                   bytes = spec.block_bytes(block)] {
-        follow(*o->transformer, *o->memory, latent ? 0 : bytes / ranks,
-               [o](uint64_t n) { return o->map(n); });
-      });
+      other->thread =
+          std::thread([o = other.get(), ranks, latent, bytes = spec.block_bytes(block)] {
+            follow(*o->transformer, *o->memory, latent ? 0 : bytes / ranks,
+                   [o](uint64_t n) { return o->map(n); });
+          });
     const auto send = [this](int file) {
       for (auto& other : others_) other->take(file);
     };
