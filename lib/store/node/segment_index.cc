@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "base/hash.h"
-#include "io/file.h"
+#include "store/node/part_reader.h"
 
 namespace mc::store {
 namespace {
@@ -16,20 +18,20 @@ namespace {
 constexpr char kMagic[8] = {'m', 'c', 's', 'e', 'g', 'i', 'd', 'x'};
 constexpr uint32_t kVersion = 1, kEntryMagic = 0x4553434d;  // "MCSE"
 constexpr size_t kHeader = 64, kEntryHead = 8, kHash = 8;
-constexpr uint64_t kIndexMax = uint64_t{8} * kGiB;
-constexpr const char* kNext = ".next";  // suffix of the file that replaces it
+constexpr size_t kEntryMax = 64 * kKiB;  // a record has some 2.5 KiB at most
+constexpr const char* kNext = ".next";   // suffix of the file that replaces it
 
 template <class T>
 void put(std::string& to, T v) {
   to.append(reinterpret_cast<const char*>(&v), sizeof v);
 }
 template <class T>
-T get(const std::string& from, size_t at) {
+T get(std::string_view from, size_t at) {
   T v;
   std::memcpy(&v, from.data() + at, sizeof v);
   return v;
 }
-uint64_t hash_of(const std::string& text, size_t at, size_t n) { return xxh3(text.data() + at, n); }
+uint64_t hash_of(std::string_view text, size_t at, size_t n) { return xxh3(text.data() + at, n); }
 
 // magic, version, zero, device, inode, capacity, hash of the boot's name, zero, hash
 std::string header_of(const SegmentIndex::Segment& of) {
@@ -55,7 +57,7 @@ std::string text_of(const IndexEntry& entry) {
   return out;
 }
 
-Result<> write_whole(int fd, const std::string& text) {
+Result<> write_whole(int fd, std::string_view text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
     if (n < 0 && errno == EINTR) continue;
@@ -122,15 +124,21 @@ Result<std::unique_ptr<SegmentIndex>> SegmentIndex::open(const std::string& path
 }
 
 Result<> SegmentIndex::read(const Segment& of) {
-  MC_TRY(const std::string text, io::read_file(path_, kIndexMax));
-  if (text.empty()) return {};
-  MC_TRY_(check_header(of, text));
-  if (doubt_.empty()) replay(text);
+  MC_TRY(PartReader file, PartReader::of(file_.get()));
+  if (file.bytes() == 0) return {};
+  auto head = file.read(0, kHeader);
+  if (!head)
+    return fail(head.error().code, "read %s: %s", path_.c_str(), head.error().what.c_str());
+  MC_TRY_(check_header(of, *head));
+  if (doubt_.empty())
+    if (auto replayed = replay(file); !replayed)
+      return fail(replayed.error().code, "read %s: %s", path_.c_str(),
+                  replayed.error().what.c_str());
   if (!doubt_.empty()) held_ = Directory(Layout{0, of.capacity, 0, {}});
   return {};
 }
 
-Result<> SegmentIndex::check_header(const Segment& of, const std::string& text) {
+Result<> SegmentIndex::check_header(const Segment& of, std::string_view text) {
   const char *index = path_.c_str(), *file = of.path.c_str();
   if (text.size() < kHeader || std::memcmp(text.data(), kMagic, sizeof kMagic) != 0)
     return fail(Code::kInvalid, "%s is no index of a segment: give another path", index);
@@ -156,57 +164,71 @@ Result<> SegmentIndex::check_header(const Segment& of, const std::string& text) 
   return {};
 }
 
-void SegmentIndex::replay(const std::string& text) {
-  size_t at = kHeader;
-  const auto damaged = [&](size_t where) {
-    doubt_ = strf("it is damaged at byte %zu: its content is ignored", where);
+// Keeps what the list says at its end: at most one record a page of the segment (Layout::holds()).
+Result<> SegmentIndex::replay(PartReader& file) {
+  uint64_t at = kHeader;
+  const auto damaged = [&]() -> Result<> {
+    doubt_ = strf("it is damaged at byte %llu: its content is ignored",
+                  static_cast<unsigned long long>(at));
+    return {};
   };
-  while (at < text.size()) {
-    const size_t left = text.size() - at;
+  while (at < file.bytes()) {
+    const uint64_t left = file.bytes() - at;
     if (left < kEntryHead) break;  // an unfinished last entry
-    const uint64_t body = get<uint32_t>(text, at + 4), whole = kEntryHead + body + kHash;
-    if (get<uint32_t>(text, at) != kEntryMagic) return damaged(at);
+    MC_TRY(const std::string_view head, file.read(at, kEntryHead));
+    const uint64_t body = get<uint32_t>(head, 4), whole = kEntryHead + body + kHash;
+    if (get<uint32_t>(head, 0) != kEntryMagic) return damaged();
     if (whole > left) {
       // Unfinished; or, if complete entries follow, its length is damaged.
       std::string mark;
       put(mark, kEntryMagic);
-      if (text.find(mark, at + 4) != std::string::npos) return damaged(at);
+      MC_TRY(const bool more, file.has(mark, at + 4));
+      if (more) return damaged();
       break;
     }
-    if (hash_of(text, at, kEntryHead + body) != get<uint64_t>(text, at + kEntryHead + body))
-      return damaged(at);
-    const auto entry = wire::decode<IndexEntry>(text.substr(at + kEntryHead, body));
-    if (!entry) return damaged(at);
+    if (whole > kEntryMax) return damaged();
+    MC_TRY(const std::string_view text, file.read(at, whole));
+    if (hash_of(text, 0, kEntryHead + body) != get<uint64_t>(text, kEntryHead + body))
+      return damaged();
+    auto entry = wire::decode<IndexEntry>(text.substr(kEntryHead, body));
+    if (!entry) return damaged();
     if (entry->kind == IndexEntry::kDead) {
       held_.learn_dead(entry->hash, entry->before);
     } else {
       Order order;
       order.kind = static_cast<uint8_t>(entry->kind == IndexEntry::kRecord ? OrderKind::kRecord
                                                                            : OrderKind::kForget);
-      order.record = entry->record;
-      order.fence = entry->record.generation;
-      if (!held_.carry_out(order)) return damaged(at);
+      order.record = std::move(entry->record);
+      order.fence = order.record.generation;
+      if (!held_.carry_out(order)) return damaged();
     }
     at += whole;
   }
+  return {};
 }
 
 Result<> SegmentIndex::begin(const Segment& of, const std::vector<IndexEntry>& entries,
                              const std::function<Result<>()>& swap) {
   const std::string next = path_ + kNext;
-  std::string text = header_of(of);
-  for (const IndexEntry& entry : entries) text += text_of(entry);
   io::Fd fresh(::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600));
   if (!fresh || ::flock(fresh.get(), LOCK_EX | LOCK_NB) != 0)
     return fail_errno("open %s", next.c_str());
-  if (auto written = write_whole(fresh.get(), text); !written) {
-    ::unlink(next.c_str());
-    return fail(written.error().code, "write %s: %s", next.c_str(), written.error().what.c_str());
+  std::string text = header_of(of);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i <= entries.size(); ++i) {
+    if (i < entries.size()) text += text_of(entries[i]);
+    if (i < entries.size() && text.size() < PartReader::kPartBytes) continue;
+    if (auto written = write_whole(fresh.get(), text); !written) {
+      ::unlink(next.c_str());
+      return fail(written.error().code, "write %s: %s", next.c_str(), written.error().what.c_str());
+    }
+    bytes += text.size();
+    text.clear();
   }
   if (swap) MC_TRY_(swap());
   if (::rename(next.c_str(), path_.c_str()) != 0) return fail_errno("rename %s", next.c_str());
   file_ = std::move(fresh);
-  bytes_ = text.size();
+  bytes_ = bytes;
   gathered_.clear();
   return {};
 }

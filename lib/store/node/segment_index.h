@@ -3,7 +3,8 @@
 // and a log of another boot is ignored (docs/formats.md).
 //
 // Each entry has a checksum. An unfinished last entry was never acknowledged and is dropped. Damage
-// before it voids the whole log: neither what follows nor what comes before can be trusted.
+// before it voids the whole log: neither what follows nor what comes before can be trusted. It is
+// read in parts: memory is taken for what the segment holds, not for the log's length.
 //
 // Errors name the path and the remedy.
 // Thread: one owner.
@@ -11,12 +12,15 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/fd.h"
 #include "store/node/directory.h"
 
 namespace mc::store {
+
+class PartReader;
 
 struct IndexEntry {
   static constexpr const char* kName = "index-entry";
@@ -59,8 +63,8 @@ class SegmentIndex {
   SegmentIndex(std::string path, uint64_t capacity);
   Result<> lock();
   Result<> read(const Segment& of);
-  Result<> check_header(const Segment& of, const std::string& page);
-  void replay(const std::string& text);
+  Result<> check_header(const Segment& of, std::string_view page);
+  Result<> replay(PartReader& file);
 
   const std::string path_;
   io::Fd file_;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "store/metadata/allocator.h"
 #include "store/metadata/tombstones.h"
 #include "store/node/segments.h"
+#include "tests/slow.h"
 
 namespace mc::store {
 namespace {
@@ -268,6 +270,53 @@ TEST_CASE("a file that is not this segment is refused, with a remedy, and left a
        {"", "0B", "1MiB@", "1MiB@huge", "1MiB@@", "1MiB@numa=", "1MiB@numa=-1", "1MiB@fallback",
         "1MiB@index=x", "1MiB@hugepages@file:x", "1MiB@file:", "x@hugepages"})
     refused(bad, Code::kInvalid, "want SIZE");
+}
+
+uint64_t peak_kib() {  // of this process, since it was last cleared
+  const std::string status = io::read_file("/proc/self/status").value_or("");
+  const size_t at = status.find("VmHWM:");
+  return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + 6, nullptr, 10);
+}
+
+// F62: the whole list was read into memory first.
+TEST_CASE("a long list of objects that were removed is read in parts") {
+  Folder folder;
+  SegmentIndex::Segment segment{1, 2, 1 * kMiB, 0, folder.file(), "boot"};
+  const std::string path = folder.file() + ".index";
+  constexpr uint64_t kPairs = 40'000, kPages = 1 * kMiB / kPage;
+  uint64_t bytes = 0;
+  {
+    auto index = SegmentIndex::open(path, segment);
+    REQUIRE(index);
+    REQUIRE((*index)->begin(segment, {}));
+    IndexEntry entry;
+    for (uint64_t i = 0; i < kPairs; ++i) {
+      entry.record.key = std::to_string(i) + std::string(1000, 'k');
+      entry.record.offset = i % (kPages - 1) * kPage;
+      entry.record.bytes = 100;
+      entry.record.generation = Generation{i + 1};
+      entry.kind = IndexEntry::kRecord;
+      (*index)->add(entry);
+      entry.kind = IndexEntry::kForget;
+      (*index)->add(entry);
+      if (i % 1000 == 0) REQUIRE((*index)->flush());
+    }
+    entry.kind = IndexEntry::kRecord;
+    entry.record.key = "kept";
+    entry.record.offset = (kPages - 1) * kPage;
+    (*index)->add(entry);
+    REQUIRE((*index)->flush());
+    bytes = (*index)->bytes();
+  }
+  CHECK(bytes > 64 * kMiB);
+  std::ofstream("/proc/self/clear_refs") << "5";
+  const uint64_t before = peak_kib();
+  auto index = SegmentIndex::open(path, segment);
+  REQUIRE(index);
+  CHECK((*index)->doubt() == "");
+  REQUIRE((*index)->records().size() == 1);
+  CHECK((*index)->records()[0].key == "kept");
+  if (kSlow == 1) CHECK(peak_kib() - before < 16 * 1024);  // sanitizers keep what was freed
 }
 
 TEST_CASE("values never cross from one segment into the next") {
