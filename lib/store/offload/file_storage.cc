@@ -160,6 +160,7 @@ void FileStorage::beat() {
   if (!mounted_ || flushed_) return;
   beating_ = true;
   if (!trouble_.empty() && loop_.now() >= trouble_until_) trouble_.clear();
+  writer_->post([this] { backend_->compact(); });
   const ssd::Usage u = usage();
   used_.set(static_cast<double>(u.used));
   objects_.set(static_cast<double>(u.objects));

@@ -32,6 +32,7 @@ struct BackendOptions {
   uint64_t bucket_bytes = 256 * kMiB;
   uint32_t bucket_keys = 500;
   Duration reader_wait = std::chrono::seconds(10);  // how long commit_evict() waits for readers
+  uint64_t compact_rate = 32 * kMiB;                // bytes a second that compact() writes
 };
 
 struct Save {
@@ -75,6 +76,9 @@ class Backend {
   // Phase one: makes space for `bytes` more.
   virtual Eviction begin_evict(uint64_t bytes) = 0;
   virtual void commit_evict(Eviction eviction) = 0;  // phase two
+  // Gives back space of removed objects that removal left, a bounded part of it. To be called about
+  // every second.
+  virtual void compact() {}
   // Writes all items or none; they are durable when it returns. It replaces older generations of a
   // key and skips items that it has already.
   virtual Result<> write(std::span<const Save> items) = 0;

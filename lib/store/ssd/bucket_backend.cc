@@ -1,10 +1,13 @@
 // The bucket backend. The values of one write share ID.bucket; ID.meta lists their keys. A bucket
 // is written once. A removal rewrites its .meta without the key. The bucket is deleted when its
-// last key is, or as a whole when it is evicted.
+// last key is, or as a whole when it is evicted. One that is less than half in use is rewritten:
+// its values are copied to a new bucket, and the old one is deleted.
 //
 // Order of a write: ID.bucket with its values, fdatasync; ID.meta.tmp, fdatasync, rename to
 // ID.meta, fsync of the folder. Of a deletion: ID.meta, fsync of the folder, ID.bucket. So a
 // .bucket without a .meta was never acknowledged, or was being deleted: the start removes it.
+// Between a rewriting's write and its deletion both have the same objects in the same generations:
+// a start then keeps the older bucket, and the new one's entries as removed.
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -18,6 +21,7 @@ namespace {
 
 constexpr size_t kHandlesMax = 64;
 constexpr uint64_t kTableBytesMax = 128 * kMiB;
+constexpr uint64_t kCopyBytes = 4 * kMiB;  // of a rewritten bucket, in memory at a time
 constexpr const char *kBucket = ".bucket", *kMeta = ".meta";
 
 struct Bucket {
@@ -26,10 +30,12 @@ struct Bucket {
   std::vector<BucketEntry> entries;
   std::vector<bool> dead;  // by entry
   size_t live = 0;
+  uint64_t live_bytes = 0;  // of .bucket, that a rewritten one would have
   Time last_read = Time::min();
   uint32_t readers = 0;
   bool gone = false;    // evicted or removed
   bool zombie = false;  // its last reader deletes it
+  bool stays = false;   // it could not be rewritten
   std::string name(const char* suffix) const {
     return strf("%020llu%s", static_cast<unsigned long long>(id), suffix);
   }
@@ -47,6 +53,7 @@ class BucketBackend final : public Backend {
   uint64_t cost(std::span<const Save> items) const override;
   Eviction begin_evict(uint64_t bytes) override;
   void commit_evict(Eviction eviction) override;
+  void compact() override;
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
   void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
@@ -64,7 +71,12 @@ class BucketBackend final : public Backend {
   void scan_leftovers(const std::vector<std::string>& names, ScanReport& report);
   std::vector<At> adopt(const BucketPtr& bucket);
   Result<BucketPtr> write_bucket(std::span<const Save> items);
+  Result<> finish(const Bucket& bucket, Disk::File& file, Result<> written);
   Result<> write_table(const Bucket& bucket);
+  BucketPtr sparse() const MC_REQUIRES(mutex_);
+  Result<BucketPtr> rewrite(const BucketPtr& old);
+  Result<> copy_values(const Bucket& bucket, const std::vector<uint64_t>& sources,
+                       const Disk::FilePtr& source, const Disk::FilePtr& target);
   Result<Disk::FilePtr> handle(const BucketPtr& bucket);
   Result<> strike(std::span<const At> dead);
   void take(const BucketPtr& bucket) MC_REQUIRES(mutex_);
@@ -75,6 +87,7 @@ class BucketBackend final : public Backend {
   const BackendOptions options_;
   const Clock& clock_;
   uint64_t last_id_ = 0;
+  Time compact_at_ = Time::min();
   mutable Mutex mutex_;
   Condition left_;  // signalled when a reader of a gone bucket leaves
   std::map<uint64_t, BucketPtr> buckets_ MC_GUARDED_BY(mutex_);
@@ -94,6 +107,12 @@ uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
   return n;
 }
 
+uint64_t live_bytes_of(const std::vector<BucketEntry>& entries) {
+  uint64_t n = kPageBytes;
+  for (const BucketEntry& e : entries) n += align_up(e.object.bytes);
+  return n;
+}
+
 // ---- the scan at the start
 
 Result<BucketPtr> BucketBackend::load(const std::string& meta) {
@@ -105,6 +124,7 @@ Result<BucketPtr> BucketBackend::load(const std::string& meta) {
   bucket->entries = std::move(table.entries);
   bucket->dead.resize(bucket->entries.size());
   bucket->live = bucket->entries.size();
+  bucket->live_bytes = live_bytes_of(bucket->entries);
   bucket->disk_bytes = align_up(table.bytes) + align_up(bytes.size());
   if (bucket->name(kMeta) != meta)
     return fail(Code::kCorrupt, "its header names bucket %s", bucket->name("").c_str());
@@ -216,6 +236,7 @@ Result<BucketPtr> BucketBackend::write_bucket(std::span<const Save> items) {
     bucket->file_bytes += align_up(s.object.bytes);
   }
   bucket->live = items.size();
+  bucket->live_bytes = bucket->file_bytes;
   bucket->dead.resize(items.size());
   bucket->disk_bytes = align_up(bucket->file_bytes) + align_up(table_bytes(bucket->entries));
   MC_TRY(const Disk::FilePtr file, disk_->create(bucket->name(kBucket), bucket->file_bytes));
@@ -225,14 +246,16 @@ Result<BucketPtr> BucketBackend::write_bucket(std::span<const Save> items) {
   for (size_t i = 0; i < items.size(); ++i)
     if (const uint64_t n = align_up(items[i].object.bytes); n > 0)
       parts.push_back({file, bucket->entries[i].at, const_cast<std::byte*>(items[i].value), n});
-  auto written = disk_->write(parts);
-  if (written) written = file->sync();
-  if (written) written = write_table(*bucket);
-  if (!written) {
-    unlink(*bucket);
-    return fail(written.error());
-  }
+  MC_TRY_(finish(*bucket, *file, disk_->write(parts)));
   return bucket;
+}
+
+// Makes a bucket durable whose values were written, or removes it.
+Result<> BucketBackend::finish(const Bucket& bucket, Disk::File& file, Result<> written) {
+  if (written) written = file.sync();
+  if (written) written = write_table(bucket);
+  if (!written) unlink(bucket);
+  return written;
 }
 
 Result<> BucketBackend::write(std::span<const Save> items) {
@@ -276,6 +299,7 @@ Result<> BucketBackend::strike(std::span<const At> dead) {
     for (const At& at : dead) {
       if (at.bucket->gone || at.bucket->dead[at.entry]) continue;
       at.bucket->dead[at.entry] = true;
+      at.bucket->live_bytes -= align_up((*at).object.bytes);
       touched[at.bucket->id] = at.bucket;
       if (--at.bucket->live > 0) continue;
       take(at.bucket);
@@ -288,6 +312,109 @@ Result<> BucketBackend::strike(std::span<const At> dead) {
       if (auto written = write_table(*bucket); !written && first) first = written;
   commit_evict({{}, true, std::move(empty)});
   return first;
+}
+
+// ---- rewriting
+
+// The bucket to rewrite next: less than half in use, and there is space for its new file. Null:
+// none.
+BucketPtr BucketBackend::sparse() const {
+  BucketPtr best;
+  for (const auto& [id, bucket] : buckets_) {
+    if (bucket->stays || 2 * bucket->live_bytes >= bucket->file_bytes) continue;
+    const uint64_t need = bucket->live_bytes + align_up(table_bytes(bucket->entries));
+    if (usage_.used + need > usage_.capacity || buckets_.contains(id + 1)) continue;
+    const auto gain = [](const Bucket& b) { return b.file_bytes - b.live_bytes; };
+    if (best == nullptr || gain(*bucket) > gain(*best)) best = bucket;
+  }
+  return best;
+}
+
+void BucketBackend::compact() {
+  if (clock_.now() < compact_at_) return;
+  BucketPtr old;
+  {
+    const Lock lock(mutex_);
+    old = sparse();
+  }
+  if (old == nullptr) return;
+  const auto fresh = rewrite(old);
+  const uint64_t wrote = old->live_bytes;
+  compact_at_ = clock_.now() + std::chrono::milliseconds(
+                                   wrote * 1000 / std::max<uint64_t>(options_.compact_rate, 1));
+  {
+    const Lock lock(mutex_);
+    old->stays = !fresh && fresh.error().code != Code::kNoSpace;  // until the next start
+    if (!fresh) return;
+    // Only this thread changes the index: each entry is still the old bucket's.
+    for (uint32_t i = 0; i < (*fresh)->entries.size(); ++i)
+      index_[(*fresh)->entries[i].object.key] = At{*fresh, i};
+    (*fresh)->last_read = old->last_read;
+    buckets_[(*fresh)->id] = *fresh;
+    usage_.used += (*fresh)->disk_bytes;
+    take(old);
+  }
+  commit_evict({{}, true, std::make_shared<std::vector<BucketPtr>>(1, old)});
+}
+
+// Returns: a durable bucket with the live values of the old one. Its id is the next, so that it is
+// evicted as if it were the old one.
+Result<BucketPtr> BucketBackend::rewrite(const BucketPtr& old) {
+  auto bucket = std::make_shared<Bucket>();
+  bucket->id = old->id + 1;
+  last_id_ = std::max(last_id_, bucket->id);
+  bucket->file_bytes = kPageBytes;
+  std::vector<uint64_t> sources;
+  for (size_t i = 0; i < old->entries.size(); ++i) {
+    if (old->dead[i]) continue;
+    sources.push_back(old->entries[i].at);
+    bucket->entries.push_back({old->entries[i].object, bucket->file_bytes});
+    bucket->file_bytes += align_up(old->entries[i].object.bytes);
+  }
+  bucket->live = bucket->entries.size();
+  bucket->live_bytes = bucket->file_bytes;
+  bucket->dead.resize(bucket->live);
+  bucket->disk_bytes = align_up(bucket->file_bytes) + align_up(table_bytes(bucket->entries));
+  MC_TRY(const Disk::FilePtr source, handle(old));
+  MC_TRY(const Disk::FilePtr target, disk_->create(bucket->name(kBucket), bucket->file_bytes));
+  AlignedBuffer head(kPageBytes);
+  head.put(0, encode_bucket_head(bucket->id, bucket->file_bytes));
+  const Disk::Part first{target, 0, head.data(), kPageBytes};
+  auto written = disk_->write({&first, 1});
+  if (written) written = copy_values(*bucket, sources, source, target);
+  MC_TRY_(finish(*bucket, *target, std::move(written)));
+  return bucket;
+}
+
+// Their checksums go with them: readers verify the copies.
+Result<> BucketBackend::copy_values(const Bucket& bucket, const std::vector<uint64_t>& sources,
+                                    const Disk::FilePtr& source, const Disk::FilePtr& target) {
+  AlignedBuffer memory(kCopyBytes);
+  std::vector<Disk::Part> from, to;
+  uint64_t filled = 0;
+  const auto move = [&]() -> Result<> {
+    Result<> outcome;
+    disk_->read(from, [&](size_t, const Result<>& r) {
+      if (!r) outcome = r;
+    });
+    if (outcome) outcome = disk_->write(to);
+    from.clear();
+    to.clear();
+    filled = 0;
+    return outcome;
+  };
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const uint64_t bytes = align_up(bucket.entries[i].object.bytes);
+    for (uint64_t done = 0; done < bytes;) {
+      const uint64_t n = std::min(bytes - done, kCopyBytes - filled);
+      from.push_back({source, sources[i] + done, memory.data() + filled, n});
+      to.push_back({target, bucket.entries[i].at + done, memory.data() + filled, n});
+      done += n;
+      filled += n;
+      if (filled == kCopyBytes) MC_TRY_(move());
+    }
+  }
+  return from.empty() ? Result<>() : move();
 }
 
 BucketPtr BucketBackend::victim() const {

@@ -206,6 +206,28 @@ TEST_CASE("a node that ends writes the gathered objects first") {
   CHECK(w.tier->scan().objects == 6);
 }
 
+TEST_CASE("the folder shrinks once most of what was written together is removed") {
+  const Folder folder;
+  Setup setup;
+  setup.folder = folder.path;
+  setup.offload = "eager";
+  setup.memory = 16 * kMiB;
+  setup.flush = 500ms;  // they share a bucket
+  World w(setup);
+  for (int i = 0; i < 10; ++i) CHECK(w.put(i));
+  CHECK(w.within(30s, [&] { return w.stat().disk_objects == 10; }));
+  for (int i = 1; i < 10; ++i) CHECK(w.client->remove({w.key(i)}, true)[0]);
+  const auto bytes = [&] {
+    uint64_t n = 0;
+    std::error_code gone;  // files come and go meanwhile
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path))
+      if (const uint64_t size = entry.file_size(gone); !gone) n += size;
+    return n;
+  };
+  CHECK(w.within(30s, [&] { return bytes() < 3 * kValue; }));
+  CHECK(w.get(0) == "right");
+}
+
 TEST_CASE("a value damaged on the disk is an error and then gone, never wrong bytes") {
   const Folder folder;
   Setup setup;

@@ -365,6 +365,125 @@ TEST_CASE("a bucket whose last key was removed is gone; one with others keeps th
   CHECK(served(*backend) == 2);
 }
 
+namespace {
+std::vector<Stored> some_of(size_t from, size_t end, uint64_t bytes) {
+  std::vector<Stored> out;
+  for (size_t i = from; i < end; ++i) out.push_back(stored("s" + std::to_string(i), 10, bytes));
+  return out;
+}
+void put_some(Backend& backend, size_t from, size_t end, uint64_t bytes) {
+  Saves saves;
+  for (const Stored& s : some_of(from, end, bytes)) saves.add(s.key, 10, bytes);
+  REQUIRE(backend.write(saves.items()));
+}
+}  // namespace
+
+// F59: a bucket kept its whole file for its last key.
+TEST_CASE("a bucket that is less than half in use is rewritten, and serves the same objects") {
+  auto disk = std::make_shared<ModelDisk>();
+  BackendOptions options = options_of("bucket", Evict::kFifo, 8 * kMiB);
+  ScanReport report;
+  auto backend = open(disk, options, report);
+  put_some(*backend, 0, 500, 5000);
+  const uint64_t full = disk->bytes();
+  REQUIRE(backend->remove(some_of(0, 249, 5000)));
+  backend->compact();
+  CHECK(disk->bytes() > full * 9 / 10);  // more than half is in use
+  REQUIRE(backend->remove(some_of(249, 499, 5000)));
+  CHECK(disk->bytes() > full * 9 / 10);
+  backend->compact();
+  CHECK(disk->bytes() < full / 20);
+  CHECK(backend->usage().used < full / 20);
+  CHECK(backend->usage().waiting == 0);
+  for (int life = 0; life < 2; ++life) {
+    CHECK(backend->objects() == some_of(499, 500, 5000));
+    CHECK(read_one(*backend, "s499").value_or(0) == 10);
+    const Usage usage = backend->usage();
+    backend = open(disk, options, report);
+    CHECK(backend->usage().used == usage.used);
+    CHECK(report.damaged_count == 0);
+    CHECK(report.unfinished == 0);
+  }
+  REQUIRE(backend->remove(some_of(499, 500, 5000)));
+  CHECK(backend->usage().used == 0);
+  CHECK(disk->names.size() == 1);  // the folder's own
+}
+
+TEST_CASE(
+    "buckets are rewritten no faster than allowed, the emptiest first, in room that is free") {
+  auto disk = std::make_shared<ModelDisk>();
+  BackendOptions options = options_of("bucket", Evict::kFifo, 1 * kMiB);
+  options.compact_rate = 4096;
+  ManualClock clock;
+  ScanReport report;
+  auto opened = open_backend(disk, options, clock, report);
+  REQUIRE(opened);
+  Backend& backend = **opened;
+  for (size_t b = 0; b < 3; ++b) put_some(backend, b * 10, b * 10 + 10, 30'000);
+  const uint64_t full = backend.usage().used;
+  REQUIRE(backend.remove(some_of(0, 7, 30'000)));
+  REQUIRE(backend.remove(some_of(11, 20, 30'000)));  // one is left
+  backend.compact();
+  CHECK(backend.usage().used < full - 8 * 30'000);
+  CHECK(backend.usage().used > full - 10 * 30'000);
+  const uint64_t first = backend.usage().used;
+  clock.advance(std::chrono::seconds(5));  // it wrote 36 KiB: 9 s
+  backend.compact();
+  CHECK(backend.usage().used == first);
+  clock.advance(std::chrono::seconds(5));
+  backend.compact();
+  CHECK(backend.usage().used < first - 6 * 30'000);
+  // The order of eviction is as before.
+  const auto eviction = backend.begin_evict(1 * kMiB - backend.usage().used + 1);
+  CHECK(eviction.objects == some_of(7, 10, 30'000));
+  backend.commit_evict(eviction);
+  // Without room for the new file the old one stays.
+  put_some(backend, 30, 40, 30'000);
+  put_some(backend, 40, 50, 30'000);
+  REQUIRE(backend.remove(some_of(30, 36, 30'000)));
+  const uint64_t left = backend.usage().capacity - backend.usage().used;
+  REQUIRE(left < 100'000);
+  clock.advance(std::chrono::hours(1));
+  const uint64_t before = backend.usage().used;
+  backend.compact();
+  CHECK(backend.usage().used == before);
+}
+
+TEST_CASE("a bucket rewritten under a reader never gives it other bytes") {
+  const auto model = std::make_shared<ModelDisk>();
+  auto disk = std::make_shared<PausingDisk>(model);
+  ScanReport report;
+  auto backend = open(disk, options_of("bucket"), report);
+  put_some(*backend, 0, 20, 9000);
+  REQUIRE(backend->remove(some_of(1, 20, 9000)));
+  const uint64_t used = backend->usage().used;
+  disk->in_read = [&] {
+    backend->compact();
+    CHECK(backend->usage().waiting > 20 * 9000);  // the reader's, still
+    CHECK(backend->usage().used > used);
+  };
+  CHECK(read_one(*backend, "s0").value_or(0) == 10);
+  CHECK(backend->usage().waiting == 0);
+  CHECK(backend->usage().used < 30'000);
+  CHECK(read_one(*backend, "s0").value_or(0) == 10);
+}
+
+TEST_CASE("a value too large for one copy is rewritten whole") {
+  auto disk = std::make_shared<ModelDisk>();
+  ScanReport report;
+  auto backend = open(disk, options_of("bucket", Evict::kFifo, 64 * kMiB), report);
+  Saves saves;
+  saves.add("large", 10, 5 * kMiB + 5);
+  saves.add("empty", 10, 0);
+  saves.add("rest", 10, 6 * kMiB);
+  REQUIRE(backend->write(saves.items()));
+  REQUIRE(backend->remove(std::vector<Stored>{stored("rest", 10, 6 * kMiB)}));
+  backend->compact();
+  CHECK(disk->bytes() < 6 * kMiB);
+  CHECK(read_one(*backend, "large").value_or(0) == 10);
+  CHECK(read_one(*backend, "empty").value_or(0) == 10);
+}
+
 TEST_CASE("the index log is rewritten before most of its entries are dead") {
   auto disk = std::make_shared<ModelDisk>();
   ScanReport report;

@@ -1,5 +1,5 @@
-// Crashes at every operation of writing, replacing, removing and evicting, for each backend and
-// each way a crash can leave the disk: acknowledged values are served, nothing else is.
+// Crashes at every operation of writing, replacing, removing, evicting and rewriting, for each
+// backend and each way a crash can leave the disk: acknowledged values are served, nothing else is.
 #include "base/time.h"
 #include "model_disk.h"
 #include "ssd_values.h"
@@ -80,6 +80,11 @@ Result<> script(const std::shared_ptr<ModelDisk>& disk, const std::string& kind,
   MC_TRY(backend, open_backend(disk, options_of(kind), clock, report));
   (void)rm(*backend, w, "d");  // not there when it was evicted
   MC_TRY_(put(*backend, w, {{"g", 4097}}, 14));
+  MC_TRY_(put(*backend, w, {{"h", 9000}, {"i", 100}, {"j", 30000}, {"k", 0}}, 15));
+  MC_TRY_(rm(*backend, w, "j"));
+  backend->compact();  // rewrites the last bucket
+  if (disk->crashed()) return fail(Code::kInternal, "crashed");
+  MC_TRY_(rm(*backend, w, "h"));
   return disk->crashed() ? Result<>(fail(Code::kInternal, "crashed")) : Result<>();
 }
 
