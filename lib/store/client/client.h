@@ -183,8 +183,11 @@ class Client {
   static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
-  void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
-  bool is_local(std::span<Read* const> reading, std::span<const xfer::Request> requests) const;
+  void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Duration share,
+                     Time deadline);
+  void read_batch(std::span<Read* const> reading, std::span<const xfer::Request> requests,
+                  size_t replica, const Replicas& found, Opened& opened, Duration share,
+                  Time deadline);
   Result<> moved_of(Read& read, xfer::BatchId batch) const;
   void complete(Read& read, const Result<>& moved, const NodeRef& node, bool verify, bool far);
   void order_places(Replicas& found);

@@ -1,6 +1,9 @@
 // Gets: locate, read all items of a batch together, verify, and try the next replica of those that
 // failed.
 #include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "base/random.h"
 #include "store/client/client_impl.h"
@@ -8,17 +11,30 @@
 namespace mc::store {
 namespace {
 
+// Whether it takes part in the round of this replica. One whose last replica took too long asks it
+// again: the others of its batch may have further ones, and shares of the time.
+template <class Read>
+bool has_turn(const Read& r, size_t replica) {
+  const size_t places = r.at->places.size();
+  return r.answer.open && places > 0 && (replica < places || r.last.code == Code::kTimeout);
+}
+
+template <class Read>
+const ReplicaLocation& place_of(const Read& r, size_t replica) {
+  return r.at->places[std::min(replica, r.at->places.size() - 1)];
+}
+
 template <class Reads>
 bool anything_to_read(const Reads& reads, size_t replica) {
   return std::any_of(reads.begin(), reads.end(),
-                     [&](const auto& r) { return r.answer.open && replica < r.at->places.size(); });
+                     [&](const auto& r) { return has_turn(r, replica); });
 }
 
 template <class Reads>
 void note_read(Step& step, const Reads& reads, size_t replica, const Replicas& found) {
   for (const auto& r : reads) {
-    if (!step || !r.answer.open || replica >= r.at->places.size()) continue;
-    const uint32_t node = r.at->places[replica].node;
+    if (!step || !has_turn(r, replica)) continue;
+    const uint32_t node = place_of(r, replica).node;
     if (node < found.nodes.size()) note_item(step, r.item->wanted(r.at->bytes), found.nodes[node]);
   }
 }
@@ -28,6 +44,43 @@ void note_trouble(Step& step, const Reads& reads) {
   for (const auto& r : reads)
     if (step && r.answer.open) step.facts.error = r.last.what;
 }
+
+// Whether this thread should copy the value itself: one value of this host, in one piece, small
+// enough that its lease needs no renewal meanwhile.
+bool is_one_piece(std::span<const xfer::Request> requests) {
+  constexpr uint64_t kMost = 256 * kMiB;
+  return requests.size() == 1 && requests[0].bytes <= kMost;
+}
+
+// Watches the nodes of a batch's unfinished requests.
+class StallWatch {
+ public:
+  StallWatch(const xfer::Engine& engine, xfer::BatchId batch,
+             std::span<const xfer::Request> requests)
+      : engine_(engine), batch_(batch), requests_(requests) {}
+  // Whether each node that has not finished moved something since the last call. False if all have.
+  bool goes_on() {
+    std::map<xfer::SegmentHandle, uint64_t> moved;
+    std::set<xfer::SegmentHandle> unfinished;
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      const xfer::Status status = engine_.status(batch_, i);
+      moved[requests_[i].segment] += status.bytes_done;
+      if (!xfer::finished(status.state)) unfinished.insert(requests_[i].segment);
+    }
+    const auto before = std::exchange(moved_, moved);
+    return !unfinished.empty() &&
+           std::all_of(unfinished.begin(), unfinished.end(), [&](xfer::SegmentHandle segment) {
+             const auto it = before.find(segment);
+             return moved[segment] > (it == before.end() ? 0 : it->second);
+           });
+  }
+
+ private:
+  const xfer::Engine& engine_;
+  const xfer::BatchId batch_;
+  const std::span<const xfer::Request> requests_;
+  std::map<xfer::SegmentHandle, uint64_t> moved_;
+};
 
 }  // namespace
 
@@ -130,11 +183,16 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
   }
   read_hot(reads);
   order_places(*found);
+  const bool disks = std::any_of(reads.begin(), reads.end(), [](const Read& r) {
+    return r.answer.open && !r.at->disks.empty();
+  });
+  // A replica that does not answer leaves the others, and the disks, their shares of the time.
   for (size_t n = 0; n < replicas; ++n) {
     if (!anything_to_read(reads, n)) continue;
     Step step("read");
     note_read(step, reads, n, *found);
-    read_replicas(reads, n, *found, deadline);
+    const auto shares = static_cast<int64_t>(replicas - n + (disks ? 1 : 0));
+    read_replicas(reads, n, *found, left(deadline) / shares, deadline);
     note_trouble(step, reads);
   }
   read_disks(reads, *found, deadline);
@@ -143,20 +201,20 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
 }
 
 void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas& found,
-                           Time deadline) {
+                           Duration share, Time deadline) {
+  const Time until = clock_.now() + share;
   std::vector<xfer::Request> requests;
   Opened opened;
   std::vector<Read*> reading;
-  std::vector<ObjectKey> keys;
-  uint64_t total = 0;
   for (Read& r : reads) {
-    if (!r.answer.open || replica >= r.at->places.size()) continue;
-    const ReplicaLocation& place = r.at->places[replica];
+    if (!has_turn(r, replica)) continue;
+    const ReplicaLocation& place = place_of(r, replica);
+    r.chosen = &place;
     if (place.node >= found.nodes.size()) {
       r.last = {Code::kCorrupt, "get-replicas: place on a node that is not named"};
       continue;
     }
-    auto segment = segment_of(found.nodes[place.node], opened, deadline);
+    auto segment = segment_of(found.nodes[place.node], opened, until);
     if (!segment) {
       r.last = segment.error();
       continue;
@@ -172,55 +230,61 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     r.count = requests.size() - r.first;
     if (r.count == 1 && r.whole() && far(*segment)) requests.back().digest = true;
     reading.push_back(&r);
-    keys.push_back(r.item->key);
-    total += r.item->wanted(r.at->bytes);
   }
   if (reading.empty()) return;
-  if (is_local(reading, requests)) {
-    const Result<> moved = engine_.transfer_sync(requests[0], left(deadline));
+  if (reading.size() == 1 && !options_.progress && is_one_piece(requests) &&
+      !far(reading[0]->segment)) {
+    const Result<> moved = engine_.transfer_sync(requests[0], left(until));
     Read& r = *reading[0];
-    const ReplicaLocation& place = r.at->places[replica];
-    complete(r, moved, found.nodes[place.node], verifies(r), false);
-    if (r.corrupt) report_corrupt(r, place, found.nodes[place.node]);
+    complete(r, moved, found.nodes[r.chosen->node], verifies(r), false);
+    if (r.corrupt) report_corrupt(r, *r.chosen, found.nodes[r.chosen->node]);
     return;
+  }
+  read_batch(reading, requests, replica, found, opened, share, deadline);
+}
+
+void Client::read_batch(std::span<Read* const> reading, std::span<const xfer::Request> requests,
+                        size_t replica, const Replicas& found, Opened& opened, Duration share,
+                        Time deadline) {
+  uint64_t total = 0;
+  std::vector<ObjectKey> keys;
+  for (const Read* r : reading) {
+    keys.push_back(r->item->key);
+    total += r->item->wanted(r->at->bytes);
   }
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
-  const Time start = clock_.now();
+  const Time start = clock_.now(), until = start + share;
   const bool over_network =
       std::any_of(reading.begin(), reading.end(), [&](Read* r) { return far(r->segment); });
   const Duration late = over_network && options_.hedge ? times_.late_after(total) : Duration::max();
-  const bool may_hedge = late < left(deadline);
+  const bool may_hedge = late < left(until);
   if (!requests.empty())
-    submitted = engine_.submit_awaited(batch, requests, may_hedge ? late : left(deadline));
+    submitted = engine_.submit_awaited(batch, requests, may_hedge ? late : left(until));
   if (submitted && !requests.empty()) {
-    const Time hedge_at = may_hedge ? start + late : deadline;
+    const Time hedge_at = may_hedge ? start + late : until;
     if (over_network && reading.size() > 1) check_early(reading, batch, hedge_at);
     if (may_hedge && !engine_.wait(batch, std::max(left(hedge_at), Duration{1})))
-      hedge(reading, batch, replica, found, opened, deadline);
-    wait_moved(batch, requests.size(), total, keys, std::chrono::milliseconds(found.lease_ms),
-               deadline);
+      hedge(reading, batch, replica, found, opened, until);
+    StallWatch watch(engine_, batch, requests);
+    Time turn = until;
+    do {  // its share is over only for a node that moves nothing
+      wait_moved(batch, requests.size(), total, keys, std::chrono::milliseconds(found.lease_ms),
+                 std::min(turn, deadline));
+      turn = clock_.now() + share;
+    } while (clock_.now() < deadline && watch.goes_on());
     if (over_network) times_.took(total, clock_.now() - start);
   }
   for (Read* r : reading) {
     if (!r->answer.open) continue;
-    const ReplicaLocation& place = r->at->places[replica];
+    const NodeRef& node = found.nodes[r->chosen->node];
     if (!submitted)
       r->last = submitted.error();
     else
-      complete(*r, moved_of(*r, batch), found.nodes[place.node], verifies(*r), far(r->segment));
-    if (r->corrupt) report_corrupt(*r, place, found.nodes[place.node]);
+      complete(*r, moved_of(*r, batch), node, verifies(*r), far(r->segment));
+    if (r->corrupt) report_corrupt(*r, *r->chosen, node);
   }
   engine_.free_batch(batch);
-}
-
-// Whether this thread should copy the value itself: one value of this host, in one piece, small
-// enough that its lease needs no renewal meanwhile.
-bool Client::is_local(std::span<Read* const> reading,
-                      std::span<const xfer::Request> requests) const {
-  constexpr uint64_t kMost = 256 * kMiB;
-  return reading.size() == 1 && requests.size() == 1 && requests[0].bytes <= kMost &&
-         !options_.progress && !far(reading[0]->segment);
 }
 
 Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
@@ -242,7 +306,7 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
   if (!moved) {
     r.last = moved.error();
     if (r.last.code == Code::kStale) stale_.add();
-    if (r.last.code == Code::kUnavailable) report(node);
+    if (r.last.code == Code::kUnavailable || r.last.code == Code::kTimeout) report(node);
     return;
   }
   const uint64_t wanted = r.item->wanted(r.at->bytes);

@@ -46,6 +46,7 @@ struct Client::Read {
   const GetItem* item = nullptr;
   uint64_t room = 0;
   const Located* at = nullptr;
+  const ReplicaLocation* chosen = nullptr;  // the place that is read
   xfer::SegmentHandle segment = 0;
   uint64_t replica = 0;  // a hash of what identifies it, for VerifiedReads
   size_t first = 0, count = 0;

@@ -5,9 +5,11 @@
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <ctime>
 
+#include "base/result.h"
 #include "io/local_socket.h"
 #include "tests/slow.h"
 
@@ -54,6 +56,18 @@ double cpu_seconds() {  // of this process
 }  // namespace
 
 TEST_SUITE("xfer/fd_server") {
+  TEST_CASE("who asks an owner that does not answer may give up at any time") {  // (F60)
+    const io::Fd listener = Offer::new_socket();
+    const std::string name = strf("mc-test-%d-answers-nobody", ::getpid());
+    REQUIRE(io::bind_local(listener.get(), name) == 0);
+    REQUIRE(::listen(listener.get(), 4) == 0);
+    int asked = 0;
+    const auto got = fetch_fd(name, 1, [&] { return ++asked == 3; });
+    REQUIRE_FALSE(got.has_value());
+    CHECK(got.error().code == Code::kTimeout);
+    CHECK(asked == 3);
+  }
+
   TEST_CASE("a peer that says nothing delays no other") {  // (F24)
     const Offer offer;
     std::vector<io::Fd> silent;

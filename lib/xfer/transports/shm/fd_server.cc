@@ -156,7 +156,8 @@ void FdServer::answer(Pending& peer) {
     send_answer(connection.get(), ok, read_only.get());
 }
 
-Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
+Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id,
+                            const std::function<bool()>& given_up) {
   if (name.empty() || name.size() > io::kLocalNameMax)
     return fail(Code::kUnavailable, "the peer offers no shared memory");
   const io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -167,9 +168,12 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
     return fail(Code::kUnavailable, "shared memory of @%s: %s", name.c_str(), std::strerror(errno));
   MC_TRY_(io::check_same_user(socket.get()));
   Answer answer;
-  if (!readable(socket.get(), kPeerWaitMs))
+  constexpr int kStepMs = 20;
+  int left = kPeerWaitMs;
+  while (left > 0 && !readable(socket.get(), kStepMs) && !(given_up && given_up())) left -= kStepMs;
+  if (!readable(socket.get(), 0))
     return fail(Code::kTimeout, "shared memory of @%s: no answer within %d ms", name.c_str(),
-                kPeerWaitMs);
+                kPeerWaitMs - std::max(left, 0));
   io::WithFd got =
       io::receive_with_fd(socket.get(), {reinterpret_cast<char*>(&answer), sizeof answer}, 0);
   if (got.bytes != static_cast<ssize_t>(sizeof answer))

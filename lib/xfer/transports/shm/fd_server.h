@@ -6,6 +6,7 @@
 // Thread: one of its own, which its destructor joins.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -57,7 +58,8 @@ struct ReceivedFd {
   bool writable = false;
   bool named = false;  // a file that cannot be sealed: it may be truncated
 };
-Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id);
+Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id,
+                            const std::function<bool()>& given_up = {});
 // Whether such a server of that process, of this user, is there: descriptors can name any pid.
 bool listens_at(const std::string& name, uint32_t pid);
 

@@ -16,9 +16,10 @@ namespace {
 
 constexpr Duration kLaterRest = std::chrono::seconds(5);
 
-Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer) {
+Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer,
+                                 const std::function<bool()>& given_up) {
   const char* node = peer->descriptor.node.c_str();
-  auto received = fetch_fd(peer->descriptor.shm_socket, buffer.shm_id);
+  auto received = fetch_fd(peer->descriptor.shm_socket, buffer.shm_id, given_up);
   if (!received && received.error().code == Code::kNotFound)
     return fail(Code::kStale, "%s withdrew this memory", node);
   if (!received) return fail(received.error());
@@ -62,17 +63,19 @@ MappingPtr Mappings::known(const PeerPtr& peer, const BufferInfo& buffer) const 
   return it == mappings_.end() ? nullptr : it->second;
 }
 
-Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer, Time now) {
+Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer, Time now,
+                                 const std::function<bool()>& given_up) {
   if (MappingPtr m = known(peer, buffer)) return m;
   if (now < peer->no_mapping_until.load())
     return fail(Code::kUnavailable, "%s does not hand out its memory",
                 peer->descriptor.node.c_str());
-  auto fresh = fetch_and_map(peer, buffer);  // two threads may both do it
+  auto fresh = fetch_and_map(peer, buffer, given_up);  // two threads may both do it
   if (!fresh) {
     const Error& error = fresh.error();
     // Stopped, say, or out of files: it may answer yet.
     const bool later = error.code == Code::kTimeout || error.code == Code::kBusy;
-    if (error.code != Code::kStale)
+    const bool cut_short = error.code == Code::kTimeout && given_up();
+    if (error.code != Code::kStale && !cut_short)
       peer->no_mapping_until.store(later ? now + kLaterRest : Time::max());
     return fail(later ? Code::kUnavailable : error.code, "%s", error.what.c_str());
   }

@@ -2,6 +2,7 @@
 //
 // Thread: any; map() may wait for the owner (seconds), known() never waits.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -32,8 +33,9 @@ class Mappings {
  public:
   MappingPtr known(const PeerPtr& peer, const BufferInfo& buffer) const;  // null: not mapped yet
   // Errors: kStale (withdrawn, or the peer was replaced), kUnavailable (not handed out: it is not
-  // asked for again; or no answer: not for a while).
-  Result<MappingPtr> map(const PeerPtr& peer, const BufferInfo& buffer, Time now);
+  // asked for again; or no answer: not for a while, unless the wait for it was given up).
+  Result<MappingPtr> map(const PeerPtr& peer, const BufferInfo& buffer, Time now,
+                         const std::function<bool()>& given_up);
   void forget(const PeerPtr& peer);
 
  private:

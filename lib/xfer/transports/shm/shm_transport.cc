@@ -174,7 +174,7 @@ Result<> LocalTransport::aim(Job& job, const Job* before) {
     MC_TRY(job.held.there, place(*slice.peer, *job.buffer, range, mapping_of(*job.held.mapping)));
     return {};
   }
-  MC_TRY(job.held, locate(slice.peer, *job.buffer, range, true));
+  MC_TRY(job.held, locate(slice.peer, *job.buffer, range, &slice));
   return {};
 }
 
@@ -201,7 +201,7 @@ Result<> LocalTransport::move(const Job& job, const Ahead& next) {
 }
 
 Result<LocalTransport::Held> LocalTransport::locate(const PeerPtr& peer, const BufferInfo& buffer,
-                                                    const LocalRange& range, bool may_wait) {
+                                                    const LocalRange& range, const Slice* waits) {
   MC_TRY_(allowed(*peer, buffer, range));
   Held held;
   if (peer->same_process) {
@@ -217,10 +217,12 @@ Result<LocalTransport::Held> LocalTransport::locate(const PeerPtr& peer, const B
     return held;
   }
   held.mapping = mappings_.known(peer, buffer);
-  if (held.mapping == nullptr && !may_wait)
+  if (held.mapping == nullptr && waits == nullptr)
     return fail(Code::kBusy, "the memory of %s is not mapped yet", peer->descriptor.node.c_str());
   if (held.mapping == nullptr) {
-    MC_TRY(held.mapping, mappings_.map(peer, buffer, clock_.now()));
+    MC_TRY(held.mapping, mappings_.map(peer, buffer, clock_.now(), [&] {
+      return waits->cancelled->load(std::memory_order_acquire) || clock_.now() >= waits->deadline;
+    }));
   }
   MC_TRY(held.there, place(*peer, buffer, range, mapping_of(*held.mapping)));
   return held;
@@ -276,7 +278,7 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now, u
   const auto buffer = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
   if (!buffer || (!peer->same_process && (*buffer)->shm_id == 0) || now >= r.deadline) return false;
   const LocalRange range{r.op, r.offset, r.guard};
-  const auto held = locate(peer, **buffer, range, false);
+  const auto held = locate(peer, **buffer, range, nullptr);
   if (!held) return false;
   const WriteClaim claim(held->there.slots, r.offset, span_of(r.bytes, r.rows, r.remote_stride));
   if (claim.refused() || !before_copy(held->there, *peer, range, now)) return false;
@@ -367,7 +369,7 @@ Result<> LocalTransport::raise(const Slice& slice) {
   if (!peer->same_process && buffer->shm_id == 0)
     return fail(Code::kUnavailable, "no atomic access to memory of pid %u", peer->descriptor.pid);
   MC_TRY(const Held held,
-         locate(peer, *buffer, {Op::kWrite, slice.guard.offset, slice.guard}, true));
+         locate(peer, *buffer, {Op::kWrite, slice.guard.offset, slice.guard}, &slice));
   const There& there = held.there;
   if (!peer->same_process && !process_alive(peer->pid)) return fail(gone(*peer));
   MC_TRY_(still_offered(there.alive, *peer));

@@ -97,8 +97,8 @@ class LocalTransport final : public Transport {
   void finish_all(std::span<Job> jobs);
   Result<> raise(const Slice& slice);
   Result<Held> locate(const PeerPtr& peer, const BufferInfo& buffer, const LocalRange& range,
-                      bool may_wait);
-  struct BufferMapping {  // of a whole buffer
+                      const Slice* waits);  // null: for no mapping
+  struct BufferMapping {                    // of a whole buffer
     std::byte* data = nullptr;
     const std::byte* alive = nullptr;
     bool writable = false;

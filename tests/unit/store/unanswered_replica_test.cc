@@ -1,0 +1,149 @@
+// F60: a replica whose node does not answer leaves the next one its share of the time.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "rpc/server.h"
+#include "store/client/client.h"
+#include "store/node/node.h"
+#include "store/service/master_service.h"
+
+namespace mc::store {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct LoopThread {  // a loop that can stand still, as that of a stopped process
+  void start() {
+    thread = std::thread([this] { (void)loop.run(); });
+  }
+  void halt() {
+    if (!thread.joinable()) return;
+    loop.stop();
+    thread.join();
+  }
+  ~LoopThread() { halt(); }
+  SteadyClock clock;
+  Metrics metrics;
+  io::Loop loop{clock};
+  std::thread thread;
+};
+
+struct OneMaster : LoopThread {
+  OneMaster() {
+    MasterServiceOptions options;
+    options.listen = options.http = "127.0.0.1:0";
+    options.master.suspect_after = options.master.client_ttl = 60s;
+    auto opened = MasterService::open(loop, options, 1'700'000'000, 1, metrics);
+    REQUIRE(opened);
+    service = std::move(*opened);
+    start();
+  }
+  ~OneMaster() { halt(); }
+  std::unique_ptr<MasterService> service;
+};
+
+struct OneNode : LoopThread {
+  OneNode(const std::string& name, const std::string& master) {
+    xfer::EngineOptions e;
+    e.node = name;
+    auto opened_engine = xfer::Engine::open(clock, e, metrics);
+    REQUIRE(opened_engine);
+    engine = std::move(*opened_engine);
+    auto opened_server = rpc::Server::open(loop, "127.0.0.1:0", metrics);
+    REQUIRE(opened_server);
+    server = std::move(*opened_server);
+    xfer::serve(*engine, *server);
+    NodeOptions n;
+    n.master = master;
+    n.size = Bytes{16 * kMiB};
+    auto opened_node = StoreNode::open(loop, *engine, name, server->address(), n, metrics);
+    REQUIRE(opened_node);
+    node = std::move(*opened_node);
+    for (int i = 0; i < 1000 && !node->mounted(); ++i) REQUIRE(loop.turn(10ms));
+    REQUIRE(node->mounted());
+    start();
+  }
+  ~OneNode() { halt(); }
+  std::unique_ptr<xfer::Engine> engine;
+  std::unique_ptr<rpc::Server> server;
+  std::unique_ptr<StoreNode> node;
+};
+
+struct Reader {
+  Reader(const std::string& master, Duration timeout, const std::string& fault = {}) {
+    xfer::EngineOptions e;
+    e.fault = fault;
+    auto opened = xfer::Engine::open(clock, e, metrics);
+    REQUIRE(opened);
+    engine = std::move(*opened);
+    ClientOptions options;
+    options.master = master;
+    options.timeout = timeout;
+    options.replicas = 2;
+    auto c = Client::open(*engine, clock, options, metrics);
+    REQUIRE(c);
+    client = std::move(*c);
+  }
+  SteadyClock clock;
+  Metrics metrics;
+  std::unique_ptr<xfer::Engine> engine;
+  std::unique_ptr<Client> client;
+};
+
+struct TwoReplicas {
+  TwoReplicas() {
+    Reader writer(master.service->control(), 10s);
+    REQUIRE(writer.client->put("k", value));
+    std::vector<NodeRef> nodes;
+    const auto at = writer.client->locate("k", &nodes);
+    REQUIRE(at);
+    REQUIRE(at->places.size() == 2);
+    first = nodes[at->places[0].node].name;
+  }
+  bool suspected(Reader& reader) const {
+    const auto stat = reader.client->stat(10s);
+    REQUIRE(stat);
+    for (const auto& n : stat->nodes)
+      if (n.name == first) return n.state == "suspect";
+    return false;
+  }
+  const std::vector<std::byte> value = std::vector<std::byte>(4096, std::byte{7});
+  OneMaster master;
+  OneNode a{"a", master.service->control()}, b{"b", master.service->control()};
+  std::string first;  // the node of the replica that is read first
+};
+
+TEST_CASE("a node that does not describe its segment leaves time for the next replica") {
+  TwoReplicas t;
+  (t.first == "a" ? t.a : t.b).halt();
+  Reader reader(t.master.service->control(), 950ms);  // less than the second that one call may take
+  const auto got = reader.client->get("k");
+  REQUIRE(got);
+  CHECK(*got == t.value);
+  CHECK(t.suspected(reader));
+}
+
+TEST_CASE("a copy that does not come leaves time for the next replica, and its node is suspected") {
+  TwoReplicas t;
+  const auto script = std::filesystem::temp_directory_path() /
+                      ("mc-unanswered-" + std::to_string(::getpid()) + ".json");
+  std::ofstream(script) << R"({"op": "read", "skip": 1, "delay": "60s", "peer": ")" + t.first +
+                               "\"}\n";
+  Reader reader(t.master.service->control(), 1500ms, script.string());
+  std::filesystem::remove(script);
+  std::vector<std::byte> got(t.value.size());
+  REQUIRE(reader.client->get("k", got));
+  CHECK_FALSE(t.suspected(reader));
+  (t.first == "a" ? t.a : t.b).halt();  // its heartbeats would clear it
+  got.assign(got.size(), std::byte{0});
+  REQUIRE(reader.client->get("k", got));
+  CHECK(got == t.value);
+  CHECK(t.suspected(reader));
+}
+
+}  // namespace
+}  // namespace mc::store
