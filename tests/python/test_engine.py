@@ -118,6 +118,14 @@ def test_prepared_requests_are_run_again(pair):
                 late.run()
         with a.prepare() as empty:
             empty.run()
+        other = a.allocate(4096)
+        with a.prepare() as stale:
+            stale.read(other[:1], peer, theirs.offset)
+            stale.run(timeout=20)
+            other.close()
+            for call in (stale.run, stale.start):
+                with pytest.raises(BufferError, match='closed'):
+                    call()
 
 
 def test_prepared_requests_end_with_their_engine():

@@ -10,7 +10,7 @@ from ._abi import lib, mc_status
 from ._handle import Handle, close_with
 from ._options import milliseconds
 from ._requests import READ, WRITE, Numbers, Requests
-from .buffers import span
+from .buffers import OwnMemory, span
 from .errors import CODES, Code, Invalid
 
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ class Prepared(_Collects):
     def __init__(self, engine: 'Engine') -> None:
         super().__init__(engine)
         self._handle: Optional[Handle] = None
+        self._own: list[OwnMemory] = []
         self._closed = False
 
     def _check(self) -> None:
@@ -202,18 +203,22 @@ class Prepared(_Collects):
                 self._handle = Handle('this', out.value, lib.mc_prepared_free, self.engine._handle,
                                       keep=self._ready.keep, first=True)
                 close_with(self, self._handle)
+                self._own = [s.keep for s in self._ready.keep if isinstance(s.keep, OwnMemory)]
                 self._ready.clear()
-            return self._handle
+        self._handle.check()
+        for memory in self._own:
+            memory.span()  # raises where it was closed meanwhile
+        return self._handle
 
     def run(self, timeout: float = SECONDS) -> None:
         """Carries all of them out. Raises the first failure; past `timeout` it is `Timeout`, and
-        no byte is read or written any more."""
-        with self._handle or self._made() as prepared:
+        no byte is read or written any more. `BufferError` when memory of them was closed."""
+        with self._made() as prepared:
             lib.mc_prepared_run(prepared, milliseconds(timeout))
 
     def start(self, timeout: Optional[float] = None) -> Batch:
         """Begins them, and returns the batch that they fly in. Wait for it before the next."""
-        with self._handle or self._made() as prepared:
+        with self._made() as prepared:
             batch = Batch(self.engine)
             limit = 0 if timeout is None else milliseconds(timeout)
             with batch._handle as pointer:
