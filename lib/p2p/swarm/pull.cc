@@ -74,6 +74,7 @@ Result<> SwarmMember::Pull::prepare() {
     set_->have.add(i);
     report_.kept += shard.bytes;
   }
+  if (stop_.load()) return fail(Code::kUnavailable, "stopped");  // names stay: nothing is known
   missing_.assign(m.files.size(), 0);
   for (size_t i = 0; i < set_->shards.size(); ++i)
     if (!set_->have.has(i)) ++missing_[set_->shards[i].file];

@@ -167,7 +167,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
     answered.type = type == headers.end() ? "application/json" : type->second;
     answered.retry_after = retry_after_of(headers);
     const ProxiedRequest& p = *j->ask.proxied;
-    if (std::string why = unreadable(headers, p); !why.empty() && status < 500) {
+    // Pages of a proxy about the request, such as its 413, are no failure of the engine.
+    if (std::string why = unreadable(headers, p); !why.empty() && status < 300) {
       external_->client().cancel(std::exchange(answered.http, 0));
       return on_upstream_done(*j, fail(Error{Code::kCorrupt, std::move(why)}), first_half);
     }

@@ -1,6 +1,13 @@
 #include "serve/worker/layer_load.h"
 
+#include <algorithm>
+
 namespace mc::serve {
+namespace {
+
+constexpr uint32_t kTokensAtOnce = 256;  // as many numbers between the steps as a small chunk has
+
+}  // namespace
 
 void LayerLoad::arrived(uint32_t layers) {
   {
@@ -13,7 +20,7 @@ void LayerLoad::arrived(uint32_t layers) {
 void LayerLoad::end(State state) {
   {
     Lock lock(mutex_);
-    if (state_ == State::kLoading) state_ = state;
+    if (state_ == State::kLoading || state == State::kCancelled) state_ = state;
   }
   changed_.notify_all();
 }
@@ -21,16 +28,22 @@ void LayerLoad::end(State state) {
 void LayerLoad::over(bool whole) { end(whole ? State::kWhole : State::kLost); }
 void LayerLoad::cancel() { end(State::kCancelled); }
 
+bool LayerLoad::cancelled() const {
+  Lock lock(mutex_);
+  return state_ == State::kCancelled;
+}
+
 void LayerLoad::await(const Engine& engine, const SequenceView& sequence, uint32_t layer) {
   {
     Lock lock(mutex_);
-    while (state_ == State::kLoading && layers_ <= layer)
-      if (!changed_.wait_for(mutex_, patience_)) state_ = State::kLost;
+    while (state_ == State::kLoading && layers_ <= layer) changed_.wait(mutex_);
     if (state_ != State::kLost) return;
     state_ = State::kWhole;  // from here on
   }
   const uint32_t tokens = engine.block_tokens();
-  engine.write({sequence, first_ * tokens, last_ * tokens});
+  const size_t step = std::max(kTokensAtOnce / tokens, 1u);
+  for (size_t at = first_; at < last_ && !cancelled(); at += step)
+    engine.write({sequence, at * tokens, std::min(at + step, last_) * tokens});
 }
 
 }  // namespace mc::serve

@@ -16,25 +16,25 @@ namespace mc::serve {
 
 class LayerLoad {
  public:
-  // Of blocks [first, last) of a prompt. The compute thread waits `patience` for a layer.
-  LayerLoad(size_t first, size_t last, Duration patience)
-      : first_(first), last_(last), patience_(patience) {}
+  // Of blocks [first, last) of a prompt. The pool's reads are bounded; then over() is called.
+  LayerLoad(size_t first, size_t last) : first_(first), last_(last) {}
+  size_t first() const { return first_; }
   size_t blocks() const { return last_; }  // of the prompt, that are there when it is over
 
   void arrived(uint32_t layers);  // the first so many, of all blocks
   void over(bool whole);          // no more arrive
   void cancel();                  // nobody wants the KV any more
 
-  // Waits until the layer's KV is there, or computes the prefix.
+  // Waits until the layer's KV is there, or computes the prefix, some blocks at a time.
   void await(const Engine& engine, const SequenceView& sequence, uint32_t layer);
 
  private:
   enum class State : uint8_t { kLoading, kWhole, kLost, kCancelled };
   void end(State state);
+  bool cancelled() const;
 
   const size_t first_, last_;
-  const Duration patience_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Condition changed_;
   uint32_t layers_ MC_GUARDED_BY(mutex_) = 0;
   State state_ MC_GUARDED_BY(mutex_) = State::kLoading;

@@ -48,6 +48,8 @@ Result<> check_pooled(const KvReady& m, size_t prompt_blocks, bool pool,
   if (ranks > 1)
     return fail(Code::kUnsupported,
                 "KvReady names parts of a pipeline's stages: want a decode worker with --tp 1");
+  if (m.parts.empty() && !m.pool.empty())
+    return fail(Code::kInvalid, "KvReady names blocks in the pool, and no part of them");
   for (const PooledPart& part : m.parts) {
     MC_TRY_(cost::slice_of(spec, part.stage, m.stages));
     MC_TRY_(check_ascending(part.blocks, prompt_blocks));

@@ -89,17 +89,16 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   const auto begun = std::make_shared<Time>(loop_.clock().now());
   // A device would take whole blocks.
   if (config_.pool_layers && chain_ == nullptr && !engine_.device_kv()) {
-    wanted.choose = [this, job, here,
+    wanted.choose = [job, here,
                      choose = std::move(wanted.choose)](std::span<const store::StoredAt> places) {
       const size_t chosen = std::min(choose(places), places.size());
-      if (chosen > 0)
-        job->load = std::make_shared<LayerLoad>(here, here + chosen, 3 * config_.store.timeout);
+      if (chosen > 0) job->load = std::make_shared<LayerLoad>(here, here + chosen);
       return chosen;
     };
     wanted.layers_arrived = [this, job, begun](uint32_t layers) {
       trace("load", strf("layers up to %u", layers), *job, *begun, loop_.clock().now());
       *begun = loop_.clock().now();
-      job->load->arrived(layers);
+      if (job->load) job->load->arrived(layers);
       if (job->stage != Stage::kLoading || job->failure) return;
       job->stage = Stage::kLoaded;  // it may begin
       queue_.set_loaded(job->kv.request);
@@ -112,10 +111,13 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   const StepScope scope(telemetry::steps_below(job->fetch, loop_.clock()));
   pool_->fetch(std::move(wanted), [this, job, here, begun](size_t fetched) {
     --job->busy;
-    if (job->load)
+    if (job->load) {
+      if (fetched == 0 && job->stage >= Stage::kComputing)  // it computes them as well
+        job->done.cached_tokens = static_cast<uint32_t>(here * engine_.block_tokens());
       job->load->over(fetched > 0);
-    else
+    } else {
       trace("load", strf("%zu blocks of the pool", fetched), *job, *begun, loop_.clock().now());
+    }
     if (chain_ != nullptr && fetched > 0) return fetch_in_pipeline(job, here, fetched);
     loaded(job, fetched);
   });

@@ -330,6 +330,7 @@ void PrefillWorker::fail_job(const JobPtr& job, Error error) {
   }
   queue_.remove(job->kv.request);
   job->failure = std::move(error);
+  if (job->load) job->load->cancel();
   job->end_spans(loop_.clock().now());
   if (job->reply) job->reply->error(*job->failure);
   job->reply.reset();

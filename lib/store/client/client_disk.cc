@@ -119,6 +119,8 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
       complete(*r, moved_of(*r, batch), node, true, true);
   }
   engine_.free_batch(batch);
+  const auto silent = [](Read* r) { return std::exchange(r->silent, false) && r->answer.open; };
+  if (std::ranges::count_if(reading, silent) > 0) report(node);
 }
 
 Result<uint64_t> Client::prefetch(const std::vector<ObjectKey>& keys) {

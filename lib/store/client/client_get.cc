@@ -45,6 +45,16 @@ void note_trouble(Step& step, const Reads& reads) {
     if (step && r.answer.open) step.facts.error = r.last.what;
 }
 
+// Calls `report` for each node that did not answer, once: a report may take a moment.
+template <class Reads, class Report>
+void each_silent(const Reads& reads, const Report& report) {
+  std::set<uint32_t> reported;
+  for (auto* r : reads)
+    if (std::exchange(r->silent, false) && r->answer.open &&
+        reported.insert(r->chosen->node).second)
+      report(r->chosen->node);
+}
+
 // Whether this thread should copy the value itself: one value of this host, in one piece, small
 // enough that its lease needs no renewal meanwhile.
 bool is_one_piece(std::span<const xfer::Request> requests) {
@@ -52,27 +62,37 @@ bool is_one_piece(std::span<const xfer::Request> requests) {
   return requests.size() == 1 && requests[0].bytes <= kMost;
 }
 
-// Watches the nodes of a batch's unfinished requests.
+// Watches the nodes of a batch's requests.
 class StallWatch {
  public:
   StallWatch(const xfer::Engine& engine, xfer::BatchId batch,
              std::span<const xfer::Request> requests)
       : engine_(engine), batch_(batch), requests_(requests) {}
-  // Whether each node that has not finished moved something since the last call. False if all have.
-  bool goes_on() {
-    std::map<xfer::SegmentHandle, uint64_t> moved;
+  // Finds the nodes that have not finished: those that moved something since the last call, and
+  // those that did not.
+  void look() {
+    const auto before = moved_;
     std::set<xfer::SegmentHandle> unfinished;
+    moved_.clear();
     for (size_t i = 0; i < requests_.size(); ++i) {
       const xfer::Status status = engine_.status(batch_, i);
-      moved[requests_[i].segment] += status.bytes_done;
+      moved_[requests_[i].segment] += status.bytes_done;
       if (!xfer::finished(status.state)) unfinished.insert(requests_[i].segment);
     }
-    const auto before = std::exchange(moved_, moved);
-    return !unfinished.empty() &&
-           std::all_of(unfinished.begin(), unfinished.end(), [&](xfer::SegmentHandle segment) {
-             const auto it = before.find(segment);
-             return moved[segment] > (it == before.end() ? 0 : it->second);
-           });
+    moving_.clear();
+    stalled_.clear();
+    for (const xfer::SegmentHandle segment : unfinished) {
+      const auto it = before.find(segment);
+      const bool more = moved_[segment] > (it == before.end() ? 0 : it->second);
+      (more ? moving_ : stalled_).insert(segment);
+    }
+  }
+  bool any_moves() const { return !moving_.empty(); }
+  bool any_stalls() const { return !stalled_.empty(); }
+  bool moves(xfer::SegmentHandle segment) const { return moving_.contains(segment); }
+  // It moved nothing at all.
+  bool silent(xfer::SegmentHandle segment) const {
+    return stalled_.contains(segment) && moved_.at(segment) == 0;
   }
 
  private:
@@ -80,6 +100,7 @@ class StallWatch {
   const xfer::BatchId batch_;
   const std::span<const xfer::Request> requests_;
   std::map<xfer::SegmentHandle, uint64_t> moved_;
+  std::set<xfer::SegmentHandle> moving_, stalled_;
 };
 
 }  // namespace
@@ -238,6 +259,8 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     Read& r = *reading[0];
     complete(r, moved, found.nodes[r.chosen->node], verifies(r), false);
     if (r.corrupt) report_corrupt(r, *r.chosen, found.nodes[r.chosen->node]);
+    r.silent = r.silent || (!moved && moved.error().code == Code::kTimeout);
+    each_silent(reading, [&](uint32_t at) { report(found.nodes[at]); });
     return;
   }
   read_batch(reading, requests, replica, found, opened, share, deadline);
@@ -268,11 +291,21 @@ void Client::read_batch(std::span<Read* const> reading, std::span<const xfer::Re
       hedge(reading, batch, replica, found, opened, until);
     StallWatch watch(engine_, batch, requests);
     Time turn = until;
-    do {  // its share is over only for a node that moves nothing
+    // Its share is over only for a node that moves nothing; and not while one moves what is nowhere
+    // else, which would have to begin anew.
+    const auto only_there = [&](const Read* r) {
+      return watch.moves(r->segment) && r->at->places.size() <= replica + 1 && r->at->disks.empty();
+    };
+    bool goes_on = false;
+    do {
       wait_moved(batch, requests.size(), total, keys, std::chrono::milliseconds(found.lease_ms),
                  std::min(turn, deadline));
       turn = clock_.now() + share;
-    } while (clock_.now() < deadline && watch.goes_on());
+      watch.look();
+      goes_on =
+          watch.any_moves() && (!watch.any_stalls() || std::ranges::any_of(reading, only_there));
+    } while (clock_.now() < deadline && goes_on);
+    for (Read* r : reading) r->silent = watch.silent(r->segment);
     if (over_network) times_.took(total, clock_.now() - start);
   }
   for (Read* r : reading) {
@@ -285,6 +318,7 @@ void Client::read_batch(std::span<Read* const> reading, std::span<const xfer::Re
     if (r->corrupt) report_corrupt(*r, *r->chosen, node);
   }
   engine_.free_batch(batch);
+  each_silent(reading, [&](uint32_t at) { report(found.nodes[at]); });
 }
 
 Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
@@ -306,7 +340,7 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
   if (!moved) {
     r.last = moved.error();
     if (r.last.code == Code::kStale) stale_.add();
-    if (r.last.code == Code::kUnavailable || r.last.code == Code::kTimeout) report(node);
+    r.silent = r.silent || r.last.code == Code::kUnavailable;
     return;
   }
   const uint64_t wanted = r.item->wanted(r.at->bytes);

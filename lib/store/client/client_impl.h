@@ -52,6 +52,7 @@ struct Client::Read {
   size_t first = 0, count = 0;
   std::optional<uint64_t> checksum{};  // of the arrived bytes, if computed in transit
   bool corrupt = false;                // what arrived last
+  bool silent = false;                 // the node did not answer
   bool verified = false;               // its checksum was compared
   std::vector<std::byte> copy{};  // the whole value, where only ranges are wanted but it is checked
   bool whole() const { return item->ranges.empty(); }

@@ -457,7 +457,8 @@ void Master::tick(Time now) {
   expire_keeps(now);
   expire_parked(now);
   go_on_listing(now);
-  go_on_leaving(kLeaveMax);
+  constexpr size_t kAwaitedMax = 1024;  // when listings wait for that
+  go_on_leaving(listing_.empty() ? kLeaveMax : kAwaitedMax);
   cool_down(now);
   finish(now);
 }

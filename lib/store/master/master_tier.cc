@@ -229,10 +229,11 @@ bool Master::evicting(const Object& object) const {
 
 // Removes a prefix's objects that only disks hold, a bounded number per call.
 void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now) {
-  constexpr size_t kNamesAtOnce = 4096;
+  constexpr size_t kNamesAtOnce = 4096, kGoneAtOnce = 1024;
   if (tenant == Tenants::kNone) return;
+  tier_.go_on_dropping(kGoneAtOnce);  // else the next call steps over the same again
   const std::string space = disk_name(tenant, "");
-  size_t gone = kNamesAtOnce;
+  size_t gone = kGoneAtOnce;
   std::vector<std::string> keys;
   auto at = tier_.objects().after(space, m.prefix, true, gone);
   for (; at && at->key.starts_with(m.prefix);

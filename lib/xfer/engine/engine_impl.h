@@ -66,10 +66,9 @@ struct Engine::Impl final : Sink {
   struct Open {
     PeerPtr peer;  // null once closed
     std::string control;
-    Time silent_until{};             // it did not answer: no new fetch before this
-    std::vector<Waiting> waiting;    // for a newer descriptor
-    std::vector<uint64_t> before{};  // instances of the processes that it followed, newest last
-    bool newer_than(const Peer& other) const;
+    Time silent_until{};           // it did not answer: no new fetch before this
+    std::vector<Waiting> waiting;  // for a newer descriptor
+    bool newer_than(const Peer& other, bool fetched) const;
   };
   SegmentDescriptor describe() const;
   Result<PeerPtr> make_peer(SegmentDescriptor descriptor, const std::string& control = {}) const;

@@ -11,7 +11,6 @@ namespace mc::xfer {
 namespace {
 
 constexpr Duration kRefreshBudget = std::chrono::seconds(1);
-constexpr size_t kInstancesMax = 16;
 
 bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
   return a.generation == b.generation && a.secret.bytes == b.secret.bytes && a.tcp == b.tcp &&
@@ -102,11 +101,11 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
   return PeerPtr(peer);
 }
 
-// A smaller generation alone does not tell: the clock went back, perhaps, before a restart.
-bool Engine::Impl::Open::newer_than(const Peer& other) const {
+// Whether `other` is what the node was before. A smaller generation says so, but of another process
+// whose own address has just told it: the clock went back, perhaps, before a restart.
+bool Engine::Impl::Open::newer_than(const Peer& other, bool fetched) const {
   if (other.descriptor.generation >= peer->descriptor.generation) return false;
-  return other.instance == peer->instance ||
-         std::ranges::find(before, other.instance) != before.end();
+  return !fetched || other.instance == peer->instance;
 }
 
 Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
@@ -121,14 +120,10 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     if (!control.empty()) o.control = control;
     if (!control.empty()) by_address[control] = handle;
     if (o.peer != nullptr && same_offer(o.peer->descriptor, peer->descriptor)) return handle;
-    if (o.peer != nullptr && o.newer_than(*peer))
+    if (o.peer != nullptr && o.newer_than(*peer, !control.empty()))
       return fail(Code::kStale, "segment of %s: generation %llu is stale, a newer one is open",
                   descriptor.node.c_str(),
                   static_cast<unsigned long long>(descriptor.generation.n));
-    if (o.peer != nullptr && o.peer->instance != peer->instance) {
-      o.before.push_back(o.peer->instance);
-      if (o.before.size() > kInstancesMax) o.before.erase(o.before.begin());
-    }
     retire(std::move(o.peer), PeerState::kReplaced);
     o.peer = std::move(peer);
   } else {
