@@ -110,9 +110,6 @@ for program in mc-prefill mc-decode; do
   says 'stage 5 of 9: want stages from 1 on, 4 at most'
   refused 2 "$MC_BIN/$program" "${free[@]}" --role both --cpp-group 127.0.0.1:1
   says '--cpp-group are for --role prefill, not both'
-  refused 2 "$MC_BIN/$program" "${free[@]}" --role prefill --cpp-group 127.0.0.1:1 \
-    --connector pool --master 127.0.0.1:1
-  says '--connector pool is not for a pipeline'
   refused 1 "$MC_BIN/$program" "${free[@]}" --trace-events "$T/no/such/trace.json"
   says "$T/no/such/trace.json"
   refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T/no/such/times.json"

@@ -18,7 +18,6 @@ class LayerLoad {
  public:
   // Of blocks [first, last) of a prompt. The pool's reads are bounded; then over() is called.
   LayerLoad(size_t first, size_t last) : first_(first), last_(last) {}
-  size_t first() const { return first_; }
   size_t blocks() const { return last_; }  // of the prompt, that are there when it is over
 
   void arrived(uint32_t layers);  // the first so many, of all blocks
