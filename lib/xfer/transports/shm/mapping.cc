@@ -77,7 +77,8 @@ Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer, 
     const bool cut_short = error.code == Code::kTimeout && given_up();
     if (error.code != Code::kStale && !cut_short)
       peer->no_mapping_until.store(later ? now + kLaterRest : Time::max());
-    return fail(later ? Code::kUnavailable : error.code, "%s", error.what.c_str());
+    const bool elsewhere = later && !cut_short;  // another transport may have the time
+    return fail(elsewhere ? Code::kUnavailable : error.code, "%s", error.what.c_str());
   }
   Lock lock(mutex_);
   MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again
