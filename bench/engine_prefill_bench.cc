@@ -66,7 +66,7 @@ constexpr int kSums = 16;
 double peak(const Clock& clock, model::ThreadPool& threads, std::string_view kernels, bool bf16) {
   constexpr uint64_t kRounds = 8'000'000;
   const bool eights = kernels == "avx2";
-  if (!__builtin_cpu_supports(eights ? "fma" : "avx512f")) return 0;
+  if (!(eights ? __builtin_cpu_supports("fma") : __builtin_cpu_supports("avx512f"))) return 0;
   const bool pairs = !eights && bf16 && __builtin_cpu_supports("avx512bf16");
   std::vector<float> sums(threads.count());
   const Time start = clock.now();

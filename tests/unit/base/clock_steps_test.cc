@@ -21,7 +21,11 @@ extern "C" int clock_gettime(clockid_t clock, timespec* ts) noexcept {
 
 namespace mc {
 
-#ifndef __SANITIZE_THREAD__  // whose build waits by the wall clock
+#ifdef __SANITIZE_THREAD__  // whose build waits by the wall clock
+constexpr int64_t kSteps[] = {0};
+#else
+constexpr int64_t kSteps[] = {-3600, 3600};
+#endif
 
 TEST_SUITE("clock steps") {
   // F96: a wait in progress lasted an hour longer, or ended at once.
@@ -29,7 +33,7 @@ TEST_SUITE("clock steps") {
     Mutex mutex;
     Condition never;
     const SteadyClock clock;
-    for (const int64_t step : {-3600, 3600}) {
+    for (const int64_t step : kSteps) {
       step_s = step;
       const Time start = clock.now();
       {
@@ -44,7 +48,5 @@ TEST_SUITE("clock steps") {
     }
   }
 }
-
-#endif
 
 }  // namespace mc

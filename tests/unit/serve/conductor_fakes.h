@@ -1,6 +1,7 @@
 // Workers that do what a test tells them, on the conductor's own loop.
 #pragma once
 #include <doctest/doctest.h>
+#include <atomic>
 
 #include <map>
 #include <memory>
@@ -213,9 +214,12 @@ struct Heard {
 
 // A clock that may jump ahead, as for a process that stood still.
 struct JumpClock final : Clock {
-  Time now() const override { return steady.now() + jumped; }
+  Time now() const override { return steady.now() + Duration(jumped.by.load()); }
   SteadyClock steady;
-  Duration jumped{};
+  struct Jump {  // while other threads look at the clock
+    std::atomic<int64_t> by{0};
+    void operator+=(Duration d) { by += d.count(); }
+  } jumped;
 };
 
 // A conductor and some fake workers. Prefill p0 makes decode answer with two tokens by itself.
