@@ -12,104 +12,26 @@
 #include <map>
 #include <unordered_map>
 
-#include "base/mutex.h"
 #include "store/ssd/aligned_buffer.h"
-#include "store/ssd/backend.h"
+#include "store/ssd/bucket_backend.h"
 
 namespace mc::store::ssd {
 namespace {
 
 constexpr size_t kHandlesMax = 64;
 constexpr uint64_t kTableBytesMax = 128 * kMiB;
-constexpr uint64_t kCopyBytes = 4 * kMiB;  // of a rewritten bucket, in memory at a time
-constexpr const char *kBucket = ".bucket", *kMeta = ".meta";
-
-struct Bucket {
-  uint64_t id = 0;
-  uint64_t file_bytes = 0, disk_bytes = 0;  // of .bucket; of both
-  std::vector<BucketEntry> entries;
-  std::vector<bool> dead;  // by entry
-  size_t live = 0;
-  uint64_t live_bytes = 0;  // of .bucket, that a rewritten one would have
-  Time last_read = Time::min();
-  uint32_t readers = 0;
-  bool gone = false;    // evicted or removed
-  bool zombie = false;  // its last reader deletes it
-  bool stays = false;   // it could not be rewritten
-  std::string name(const char* suffix) const {
-    return strf("%020llu%s", static_cast<unsigned long long>(id), suffix);
-  }
-};
-using BucketPtr = std::shared_ptr<Bucket>;
-
-class BucketBackend final : public Backend {
- public:
-  BucketBackend(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
-      : disk_(std::move(disk)), options_(options), clock_(clock) {
-    usage_.capacity = options.capacity;
-  }
-  Result<> scan(ScanReport& report);
-
-  uint64_t cost(std::span<const Save> items) const override;
-  Eviction begin_evict(uint64_t bytes) override;
-  void commit_evict(Eviction eviction) override;
-  void compact() override;
-  Result<> write(std::span<const Save> items) override;
-  Result<> remove(std::span<const Stored> objects) override;
-  void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
-  Result<Stored> find(const ObjectKey& key) const override;
-  std::vector<Stored> objects() const override;
-  Usage usage() const override;
-
- private:
-  struct At {
-    BucketPtr bucket;
-    uint32_t entry = 0;
-    const BucketEntry& operator*() const { return bucket->entries[entry]; }
-  };
-  Result<BucketPtr> load(const std::string& meta);
-  void scan_leftovers(const std::vector<std::string>& names, ScanReport& report);
-  std::vector<At> adopt(const BucketPtr& bucket);
-  Result<BucketPtr> write_bucket(std::span<const Save> items);
-  Result<> finish(const Bucket& bucket, Disk::File& file, Result<> written);
-  Result<> write_table(const Bucket& bucket);
-  BucketPtr sparse() const MC_REQUIRES(mutex_);
-  Result<BucketPtr> rewrite(const BucketPtr& old);
-  Result<> copy_values(const Bucket& bucket, const std::vector<uint64_t>& sources,
-                       const Disk::FilePtr& source, const Disk::FilePtr& target);
-  Result<Disk::FilePtr> handle(const BucketPtr& bucket);
-  Result<> strike(std::span<const At> dead);
-  void take(const BucketPtr& bucket) MC_REQUIRES(mutex_);
-  BucketPtr victim() const MC_REQUIRES(mutex_);
-  void unlink(const Bucket& bucket);
-
-  const std::shared_ptr<Disk> disk_;
-  const BackendOptions options_;
-  const Clock& clock_;
-  uint64_t last_id_ = 0;
-  Time compact_at_ = Time::min();
-  mutable Mutex mutex_;
-  Condition left_;  // signalled when a reader of a gone bucket leaves
-  std::map<uint64_t, BucketPtr> buckets_ MC_GUARDED_BY(mutex_);
-  std::unordered_map<ObjectKey, At> index_ MC_GUARDED_BY(mutex_);
-  Usage usage_ MC_GUARDED_BY(mutex_);
-  struct Handle {
-    Disk::FilePtr file;
-    uint64_t used = 0;
-  };
-  std::unordered_map<uint64_t, Handle> handles_ MC_GUARDED_BY(mutex_);  // by bucket
-  uint64_t handle_uses_ MC_GUARDED_BY(mutex_) = 0;
-};
-
-uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
-  uint64_t n = 64;
-  for (const BucketEntry& e : entries) n += 56 + e.object.key.size();
-  return n;
-}
 
 uint64_t live_bytes_of(const std::vector<BucketEntry>& entries) {
   uint64_t n = kPageBytes;
   for (const BucketEntry& e : entries) n += align_up(e.object.bytes);
+  return n;
+}
+
+}  // namespace
+
+uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
+  uint64_t n = 64;
+  for (const BucketEntry& e : entries) n += 56 + e.object.key.size();
   return n;
 }
 
@@ -126,12 +48,12 @@ Result<BucketPtr> BucketBackend::load(const std::string& meta) {
   bucket->live = bucket->entries.size();
   bucket->live_bytes = live_bytes_of(bucket->entries);
   bucket->disk_bytes = align_up(table.bytes) + align_up(bytes.size());
-  if (bucket->name(kMeta) != meta)
+  if (bucket->name(kMetaSuffix) != meta)
     return fail(Code::kCorrupt, "its header names bucket %s", bucket->name("").c_str());
-  MC_TRY(const Disk::FilePtr file, disk_->open(bucket->name(kBucket)));
+  MC_TRY(const Disk::FilePtr file, disk_->open(bucket->name(kBucketSuffix)));
   if (file->bytes() != table.bytes)
     return fail(Code::kCorrupt, "%s has %llu bytes, %llu were written",
-                bucket->name(kBucket).c_str(), static_cast<unsigned long long>(file->bytes()),
+                bucket->name(kBucketSuffix).c_str(), static_cast<unsigned long long>(file->bytes()),
                 static_cast<unsigned long long>(table.bytes));
   AlignedBuffer head(kPageBytes);
   const Disk::Part part{file, 0, head.data(), kPageBytes};
@@ -147,11 +69,11 @@ Result<> BucketBackend::scan(ScanReport& report) {
   std::vector<At> replaced;
   for (const std::string& name : names) {
     last_id_ = std::max<uint64_t>(last_id_, std::strtoull(name.c_str(), nullptr, 10));
-    if (!name.ends_with(kMeta)) continue;
+    if (!name.ends_with(kMetaSuffix)) continue;
     auto bucket = load(name);
     if (!bucket) {
       report.add(name + ": " + bucket.error().what);
-      const std::string data = name.substr(0, name.size() - 5) + kBucket;
+      const std::string data = name.substr(0, name.size() - 5) + kBucketSuffix;
       if (auto file = disk_->open(data)) {  // it stays, and counts as used
         const Lock lock(mutex_);
         usage_.used += align_up((*file)->bytes());
@@ -170,8 +92,8 @@ Result<> BucketBackend::scan(ScanReport& report) {
 void BucketBackend::scan_leftovers(const std::vector<std::string>& names, ScanReport& report) {
   for (const std::string& name : names) {
     bool unfinished = name.ends_with(kTemporary);
-    if (name.ends_with(kBucket)) {
-      const std::string meta = name.substr(0, name.size() - 7) + kMeta;
+    if (name.ends_with(kBucketSuffix)) {
+      const std::string meta = name.substr(0, name.size() - 7) + kMetaSuffix;
       unfinished = !std::binary_search(names.begin(), names.end(), meta);
     }
     if (!unfinished) continue;
@@ -223,7 +145,7 @@ Result<> BucketBackend::write_table(const Bucket& bucket) {
     for (size_t i = 0; i < bucket.entries.size(); ++i)
       if (!bucket.dead[i]) table.entries.push_back(bucket.entries[i]);
   }
-  return write_all(*disk_, "", bucket.name(kMeta), encode_bucket_table(table));
+  return write_all(*disk_, "", bucket.name(kMetaSuffix), encode_bucket_table(table));
 }
 
 Result<BucketPtr> BucketBackend::write_bucket(std::span<const Save> items) {
@@ -239,7 +161,7 @@ Result<BucketPtr> BucketBackend::write_bucket(std::span<const Save> items) {
   bucket->live_bytes = bucket->file_bytes;
   bucket->dead.resize(items.size());
   bucket->disk_bytes = align_up(bucket->file_bytes) + align_up(table_bytes(bucket->entries));
-  MC_TRY(const Disk::FilePtr file, disk_->create(bucket->name(kBucket), bucket->file_bytes));
+  MC_TRY(const Disk::FilePtr file, disk_->create(bucket->name(kBucketSuffix), bucket->file_bytes));
   AlignedBuffer head(kPageBytes);
   head.put(0, encode_bucket_head(bucket->id, bucket->file_bytes));
   std::vector<Disk::Part> parts{{file, 0, head.data(), kPageBytes}};
@@ -314,109 +236,6 @@ Result<> BucketBackend::strike(std::span<const At> dead) {
   return first;
 }
 
-// ---- rewriting
-
-// The bucket to rewrite next: less than half in use, and there is space for its new file. Null:
-// none.
-BucketPtr BucketBackend::sparse() const {
-  BucketPtr best;
-  for (const auto& [id, bucket] : buckets_) {
-    if (bucket->stays || 2 * bucket->live_bytes >= bucket->file_bytes) continue;
-    const uint64_t need = bucket->live_bytes + align_up(table_bytes(bucket->entries));
-    if (usage_.used + need > usage_.capacity || buckets_.contains(id + 1)) continue;
-    const auto gain = [](const Bucket& b) { return b.file_bytes - b.live_bytes; };
-    if (best == nullptr || gain(*bucket) > gain(*best)) best = bucket;
-  }
-  return best;
-}
-
-void BucketBackend::compact() {
-  if (clock_.now() < compact_at_) return;
-  BucketPtr old;
-  {
-    const Lock lock(mutex_);
-    old = sparse();
-  }
-  if (old == nullptr) return;
-  const auto fresh = rewrite(old);
-  const uint64_t wrote = old->live_bytes;
-  compact_at_ = clock_.now() + std::chrono::milliseconds(
-                                   wrote * 1000 / std::max<uint64_t>(options_.compact_rate, 1));
-  {
-    const Lock lock(mutex_);
-    old->stays = !fresh && fresh.error().code != Code::kNoSpace;  // until the next start
-    if (!fresh) return;
-    // Only this thread changes the index: each entry is still the old bucket's.
-    for (uint32_t i = 0; i < (*fresh)->entries.size(); ++i)
-      index_[(*fresh)->entries[i].object.key] = At{*fresh, i};
-    (*fresh)->last_read = old->last_read;
-    buckets_[(*fresh)->id] = *fresh;
-    usage_.used += (*fresh)->disk_bytes;
-    take(old);
-  }
-  commit_evict({{}, true, std::make_shared<std::vector<BucketPtr>>(1, old)});
-}
-
-// Returns: a durable bucket with the live values of the old one. Its id is the next, so that it is
-// evicted as if it were the old one.
-Result<BucketPtr> BucketBackend::rewrite(const BucketPtr& old) {
-  auto bucket = std::make_shared<Bucket>();
-  bucket->id = old->id + 1;
-  last_id_ = std::max(last_id_, bucket->id);
-  bucket->file_bytes = kPageBytes;
-  std::vector<uint64_t> sources;
-  for (size_t i = 0; i < old->entries.size(); ++i) {
-    if (old->dead[i]) continue;
-    sources.push_back(old->entries[i].at);
-    bucket->entries.push_back({old->entries[i].object, bucket->file_bytes});
-    bucket->file_bytes += align_up(old->entries[i].object.bytes);
-  }
-  bucket->live = bucket->entries.size();
-  bucket->live_bytes = bucket->file_bytes;
-  bucket->dead.resize(bucket->live);
-  bucket->disk_bytes = align_up(bucket->file_bytes) + align_up(table_bytes(bucket->entries));
-  MC_TRY(const Disk::FilePtr source, handle(old));
-  MC_TRY(const Disk::FilePtr target, disk_->create(bucket->name(kBucket), bucket->file_bytes));
-  AlignedBuffer head(kPageBytes);
-  head.put(0, encode_bucket_head(bucket->id, bucket->file_bytes));
-  const Disk::Part first{target, 0, head.data(), kPageBytes};
-  auto written = disk_->write({&first, 1});
-  if (written) written = copy_values(*bucket, sources, source, target);
-  MC_TRY_(finish(*bucket, *target, std::move(written)));
-  return bucket;
-}
-
-// Their checksums go with them: readers verify the copies.
-Result<> BucketBackend::copy_values(const Bucket& bucket, const std::vector<uint64_t>& sources,
-                                    const Disk::FilePtr& source, const Disk::FilePtr& target) {
-  AlignedBuffer memory(kCopyBytes);
-  std::vector<Disk::Part> from, to;
-  uint64_t filled = 0;
-  const auto move = [&]() -> Result<> {
-    Result<> outcome;
-    disk_->read(from, [&](size_t, const Result<>& r) {
-      if (!r) outcome = r;
-    });
-    if (outcome) outcome = disk_->write(to);
-    from.clear();
-    to.clear();
-    filled = 0;
-    return outcome;
-  };
-  for (size_t i = 0; i < sources.size(); ++i) {
-    const uint64_t bytes = align_up(bucket.entries[i].object.bytes);
-    for (uint64_t done = 0; done < bytes;) {
-      const uint64_t n = std::min(bytes - done, kCopyBytes - filled);
-      from.push_back({source, sources[i] + done, memory.data() + filled, n});
-      to.push_back({target, bucket.entries[i].at + done, memory.data() + filled, n});
-      done += n;
-      filled += n;
-      if (filled == kCopyBytes) MC_TRY_(move());
-    }
-  }
-  return from.empty() ? Result<>() : move();
-}
-
 BucketPtr BucketBackend::victim() const {
   if (buckets_.empty() || options_.evict == Evict::kNone) return nullptr;
   if (options_.evict == Evict::kFifo) return buckets_.begin()->second;
@@ -464,15 +283,15 @@ Backend::Eviction BucketBackend::begin_evict(uint64_t bytes) {
 }
 
 void BucketBackend::unlink(const Bucket& bucket) {
-  (void)disk_->remove(bucket.name(kMeta));
-  if (disk_->sync_folder(".")) (void)disk_->remove(bucket.name(kBucket));
+  (void)disk_->remove(bucket.name(kMetaSuffix));
+  if (disk_->sync_folder(".")) (void)disk_->remove(bucket.name(kBucketSuffix));
 }
 
 void BucketBackend::commit_evict(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto buckets = std::static_pointer_cast<std::vector<BucketPtr>>(eviction.rest);
   if (buckets->empty()) return;
-  for (const BucketPtr& b : *buckets) (void)disk_->remove(b->name(kMeta));
+  for (const BucketPtr& b : *buckets) (void)disk_->remove(b->name(kMetaSuffix));
   const bool durable = disk_->sync_folder(".").has_value();
   const Time deadline = clock_.now() + options_.reader_wait;
   for (const BucketPtr& b : *buckets) {
@@ -488,7 +307,7 @@ void BucketBackend::commit_evict(Eviction eviction) {
       usage_.used -= b->disk_bytes;
     }
     // The .bucket must survive as long as the .meta may return after a power cut.
-    if (durable) (void)disk_->remove(b->name(kBucket));
+    if (durable) (void)disk_->remove(b->name(kBucketSuffix));
   }
 }
 
@@ -502,7 +321,7 @@ Result<Disk::FilePtr> BucketBackend::handle(const BucketPtr& bucket) {
       return it->second.file;
     }
   }
-  MC_TRY(Disk::FilePtr file, disk_->open(bucket->name(kBucket)));
+  MC_TRY(Disk::FilePtr file, disk_->open(bucket->name(kBucketSuffix)));
   const Lock lock(mutex_);
   if (bucket->gone) return file;
   if (handles_.size() >= kHandlesMax)
@@ -559,7 +378,7 @@ void BucketBackend::read(std::span<Load> loads, const std::function<void(Load&)>
       last.push_back(b);
     }
   }
-  for (const BucketPtr& b : last) (void)disk_->remove(b->name(kBucket));
+  for (const BucketPtr& b : last) (void)disk_->remove(b->name(kBucketSuffix));
 }
 
 // ---- queries
@@ -583,8 +402,6 @@ Usage BucketBackend::usage() const {
   const Lock lock(mutex_);
   return usage_;
 }
-
-}  // namespace
 
 Result<std::unique_ptr<Backend>> open_buckets(std::shared_ptr<Disk> disk,
                                               const BackendOptions& options, const Clock& clock,
