@@ -1,7 +1,5 @@
 #include "serve/engine/cpu_engine.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -13,6 +11,7 @@
 #include "serve/engine/dummy_engine.h"
 #include "serve/engine/gpu_engine.h"
 #include "serve/engine/next_token.h"
+#include "serve/engine/pool_mapping.h"
 
 namespace mc::serve {
 namespace {
@@ -211,16 +210,10 @@ Result<int> run_rank(const EngineChoice& choice, const CpuOptions& cpu, uint32_t
                                        products_of(opened->model), opened->memory.get());
   const uint64_t block_bytes = opened->model.spec.block_bytes(block_tokens);
   const uint64_t part = config.latent.kv_rank > 0 ? 0 : block_bytes / share.ranks;
-  std::span<std::byte> mapped;  // a role change gives another pool
+  PoolMapping pool;
   follow(transformer, *opened->memory, part, [&](uint64_t bytes) -> std::byte* {
     const io::Fd file = seat.receive();
-    if (!mapped.empty()) ::munmap(mapped.data(), mapped.size());
-    mapped = {};
-    void* const p = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    if (p != MAP_FAILED) {
-      mapped = {static_cast<std::byte*>(p), bytes};
-      return mapped.data();
-    }
+    if (std::byte* const first = pool.map(file.get(), bytes)) return first;
     log_error("engine", "rank %u maps %s of KV: %s", share.rank, rounded_bytes_text(bytes).c_str(),
               std::strerror(errno));
     return nullptr;

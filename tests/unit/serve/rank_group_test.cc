@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <thread>
 
 #include "pool.h"
@@ -80,6 +82,24 @@ Served serve_pair(const Engine& engine, std::vector<int32_t> first, size_t chunk
     }
   }
   return out;
+}
+
+TEST_CASE("a rank gives the memory of a pool back when it maps another one") {
+  const auto mapped = [](const std::string& name) {
+    std::ifstream maps("/proc/self/maps");
+    const std::string all(std::istreambuf_iterator<char>(maps), {});
+    return all.find("memfd:" + name) != std::string::npos;
+  };
+  const io::Fd first(::memfd_create("mc-first-pool", 0)), next(::memfd_create("mc-next-pool", 0));
+  for (const io::Fd* file : {&first, &next}) REQUIRE(::ftruncate(file->get(), 8192) == 0);
+  PoolMapping pool;
+  REQUIRE(pool.map(first.get(), 8192) != nullptr);
+  CHECK(mapped("mc-first-pool"));
+  REQUIRE(pool.map(next.get(), 8192) != nullptr);
+  CHECK_FALSE(mapped("mc-first-pool"));
+  CHECK(mapped("mc-next-pool"));
+  CHECK(pool.map(-1, 8192) == nullptr);
+  CHECK_FALSE(mapped("mc-next-pool"));
 }
 
 TEST_CASE("ranks gather each other's columns in order, however they are divided") {

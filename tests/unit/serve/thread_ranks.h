@@ -10,6 +10,7 @@
 
 #include "base/mutex.h"
 #include "serve/engine/cpu_engine.h"
+#include "serve/engine/pool_mapping.h"
 
 namespace mc::serve {
 
@@ -64,30 +65,20 @@ class ThreadRanks {
           model::config_of(config, share), std::move(weights), kv, *model::kernels_named("auto"),
           threads, model::DType::kF32, memory.get());
     }
-    ~Other() { unmap(); }
     void take(int file) {
       Lock lock(mutex);
       pool_file.reset(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     }
     std::byte* map(uint64_t n) {
-      unmap();
       Lock lock(mutex);
-      void* const p = ::mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, pool_file.get(), 0);
-      pool = p == MAP_FAILED ? nullptr : p;
-      bytes = n;
-      return static_cast<std::byte*>(pool);
-    }
-    void unmap() {
-      if (pool != nullptr) ::munmap(pool, bytes);
-      pool = nullptr;
+      return pool.map(pool_file.get(), n);
     }
     model::ThreadPool threads;
     std::unique_ptr<RankMemory> memory;
     std::unique_ptr<model::Transformer> transformer;
     Mutex mutex;
     io::Fd pool_file MC_GUARDED_BY(mutex);
-    void* pool = nullptr;
-    uint64_t bytes = 0;
+    PoolMapping pool;
     std::thread thread;
   };
 
