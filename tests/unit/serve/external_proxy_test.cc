@@ -196,6 +196,14 @@ TEST_CASE("an answer that no client could read is the engine's fault, and named"
     CHECK(r.status == 503);
     CHECK(r.body.find("external engine e0: it answers with a page") != std::string::npos);
   }
+  SUBCASE("but not a proxy's page about the request, which is the client's") {
+    e.answer_status = 413;
+    e.answer = "<html>413 Request Entity Too Large</html>";
+    e.answer_type = "text/html";
+    const auto r = m.ask("/v1/completions", ask);
+    CHECK(r.status == 413);
+    CHECK(r.body == e.answer);
+  }
   SUBCASE("not compressed, and said so") {
     e.answer = "{}";
     e.answer_headers = {{"Content-Encoding", "identity"}};

@@ -124,6 +124,7 @@ TEST_CASE(
     REQUIRE_MESSAGE(done->has_value(), done->error().what);
     CHECK(pair->answers["b"].tokens == want);
     CHECK((*done)->pool_tokens == (lost == 9 ? 96 : 0));
+    CHECK((*done)->cached_tokens == (lost == 9 ? 96 : 0));  // what is lost is computed
     CHECK(pair->call(*pair->to_p, TxCommit{tx->tx}));
     CHECK(pair->comes_to_rest());
     if (lost < 9) continue;

@@ -136,7 +136,7 @@ struct MockEngine {
     if (status != 200)
       return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})",
                      answer_headers);
-    if (!answer.empty()) return x.reply(200, answer_type, answer, answer_headers);
+    if (!answer.empty()) return x.reply(answer_status, answer_type, answer, answer_headers);
     meet(x, body);
   }
 
@@ -211,7 +211,8 @@ struct MockEngine {
   std::string engine_id = "e-0";   // at its bootstrap server
   bool well = true, hang = false, cut = false;
   int status = 200, gone = 0;
-  std::string key;                                       // that it wants; empty: none
+  std::string key;  // that it wants; empty: none
+  int answer_status = 200;
   std::string answer, answer_type = "application/json";  // instead of its own
   http::Headers answer_headers;                          // of these, and of its refusals
   std::string adapter;                                   // a LoRA adapter that it lists

@@ -98,6 +98,15 @@ TEST_CASE("what asks for nothing is let be") {
   }
 }
 
+TEST_CASE("what clients send for reasoning models has no effect, and is named") {
+  Parse parse;
+  for (const char* const name : {"reasoning_effort", "verbosity"}) {
+    const auto parsed = parse(Api::kChats, name, "high");
+    REQUIRE_MESSAGE(parsed, parsed.error().message);
+    CHECK(parsed->ignored == name);
+  }
+}
+
 TEST_CASE("an answer names the members that had no effect, whatever they are called") {
   Site s;
   const std::string many = R"({"model":"tiny","prompt":"x","max_token":4,"metadata":{"a":1},)"

@@ -93,6 +93,43 @@ void lose(FakeCluster& c, const NodeId& node) {
 
 }  // namespace
 
+TEST_CASE("what a lost node's disk held keeps neither a listing nor a removal waiting long") {
+  constexpr size_t kInPage = 4000, kPageCount = 3;
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  const Generation generation = c.nodes["a"]->ref.generation;
+  for (size_t page = 0; page < kPageCount; ++page) {
+    TierMount m{"a", generation, 1 * kGiB, page == 0, page + 1 == kPageCount, {}};
+    for (size_t i = page * kInPage; i < (page + 1) * kInPage; ++i)
+      m.objects.push_back({"k" + std::to_string(i), 100, 7, Generation{i + 1}, 0, 0});
+    REQUIRE(c.master->handle(m, c.now));
+  }
+  REQUIRE(c.master->handle(Stat{}, c.now).disk_objects == kInPage * kPageCount);
+  (void)c.master->handle(Unmount{"a", generation}, c.now);
+  CHECK_FALSE(c.has("k1"));
+  size_t steps = 0;
+  SUBCASE("a removal by prefix makes way in each of its calls") {
+    for (bool more = true; more && steps < 1000; ++steps) {
+      const auto removed = c.master->handle(RemovePrefix{"k", {}, false, {}}, c.now);
+      REQUIRE(removed);
+      CHECK(removed->removed == 0);
+      more = removed->more;
+    }
+  }
+  SUBCASE("a listing waits for fewer steps than there are dozens of them") {
+    bool listed = false;
+    c.master->handle(List{"", "", 10}, c.now, [&](const Result<Listed>& r) {
+      listed = true;
+      REQUIRE(r);
+      CHECK(r->items.empty());
+    });
+    CHECK_FALSE(listed);
+    for (; !listed && steps < 1000; ++steps) c.master->tick(c.now);
+  }
+  CHECK(steps <= kInPage * kPageCount / 1000 + 2);
+}
+
 TEST_CASE("a retried put does not bring back an object that was removed meanwhile") {
   FakeCluster c;
   c.add("a", 64 * kMiB);

@@ -145,5 +145,31 @@ TEST_CASE("a copy that does not come leaves time for the next replica, and its n
   CHECK(t.suspected(reader));
 }
 
+TEST_CASE("of a batch that two nodes do not answer each of them is reported once a round") {
+  TwoReplicas t;
+  Reader writer(t.master.service->control(), 10s);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 20; ++i) keys.push_back("k" + std::to_string(i));
+  for (const std::string& key : keys) REQUIRE(writer.client->put(key, t.value));
+  const auto script = std::filesystem::temp_directory_path() /
+                      ("mc-silent-" + std::to_string(::getpid()) + ".json");
+  std::ofstream(script) << R"({"op": "read", "delay": "60s", "peer": "a"})" << '\n'
+                        << R"({"op": "read", "delay": "60s", "peer": "b"})" << '\n';
+  Reader reader(t.master.service->control(), 1s, script.string());
+  std::filesystem::remove(script);
+  std::vector<std::byte> memory(keys.size() * t.value.size());
+  std::vector<GetItem> items;
+  for (size_t i = 0; i < keys.size(); ++i)
+    items.push_back({keys[i], {std::span(memory).subspan(i * t.value.size(), t.value.size())}});
+  for (const auto& got : reader.client->get_batch(items)) {
+    REQUIRE_FALSE(got);
+    CHECK(got.error().code == Code::kTimeout);
+  }
+  const auto reports =
+      t.master.metrics.counter("mc_rpc_requests_total", "", {{"type", ReportNode::kName}}).value();
+  CHECK(reports >= 1);
+  CHECK(reports <= 4);
+}
+
 }  // namespace
 }  // namespace mc::store
