@@ -264,7 +264,7 @@ class OwnWorkers(Group):
         self.url = self.say('url')
         with urllib.request.urlopen(self.url + '/v1/models', timeout=10) as answer:
             self.model = json.load(answer)['data'][0]['id']
-        self.port, self.ids = int(self.url.rpartition(':')[2]), vocabulary(ENGINES / 'smollm2-135m')
+        self.port = int(self.url.rpartition(':')[2])
         self.workers = [int(self.say('url', name).rpartition(':')[2]) for name in ('b0', 'b1')]
 
     def say(self, *words):
@@ -277,7 +277,7 @@ class OwnWorkers(Group):
         """It has one."""
 
     def ask(self, at, prompt):
-        return stream('127.0.0.1', self.port, prompt, SAID, ids=self.ids, model=self.model)
+        return stream('127.0.0.1', self.port, prompt, SAID, model=self.model)
 
     def counters(self):
         out = []
@@ -312,20 +312,6 @@ class OwnChosen(OwnWorkers):
     """The conductor chooses by what is cached where."""
 
     policy = 'kvcache'
-
-
-def vocabulary(folder):
-    """The number of a token by its text. Of one that is no whole text, any number does: 0."""
-    said = json.loads((folder / 'tokenizer.json').read_text())
-    kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in kept]
-    byte_of = {chr(byte): byte for byte in kept} | {chr(256 + n): byte for n, byte in enumerate(others)}
-    out = {}
-    for word, number in said['model']['vocab'].items():
-        if all(letter in byte_of for letter in word):
-            out[bytes(byte_of[letter] for letter in word).decode(errors='replace')] = number
-    out |= {token['content']: token['id'] for token in said['added_tokens']}
-    return lambda text: out.get(text, 0)
 
 
 KINDS = {'alone': Group, 'shm': Shm, 'tcp': Tcp, 'lmcache': OwnLmcache, 'lmcache-mc': McLmcache, 'mooncake': Mooncake,

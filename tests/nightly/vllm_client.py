@@ -20,9 +20,8 @@ class Reply:
         self.first, self.cached = 0.0, 0
 
 
-def stream(host, port, prompt, count, ids=None, **more):
-    """The answer of `count` tokens to a list of tokens, greedy. `ids`: the number of a token by its
-    text, for servers that do not tell it."""
+def stream(host, port, prompt, count, **more):
+    """The answer of `count` tokens to a list of tokens, greedy."""
     body = {'model': 'm', 'prompt': prompt, 'max_tokens': count, 'temperature': 0, 'logprobs': 2, 'seed': 1,
             'ignore_eos': True, 'stream': True, 'stream_options': {'include_usage': True},
             'return_tokens_as_token_ids': True, **more}
@@ -32,7 +31,7 @@ def stream(host, port, prompt, count, ids=None, **more):
         answer = line.getresponse()
         if answer.status != 200:
             raise Failed(f'{answer.status}: {answer.read(300)!r}')
-        out = _events(answer, ids or (lambda token: int(token.rpartition(':')[2])))
+        out = _events(answer)
     except (OSError, http.client.HTTPException, ValueError) as wrong:
         raise Failed(str(wrong)) from wrong
     finally:
@@ -42,7 +41,7 @@ def stream(host, port, prompt, count, ids=None, **more):
     return out
 
 
-def _events(answer, number):
+def _events(answer):
     out = Reply()
     for line in answer:
         if not line.startswith(b'data: {'):
@@ -55,7 +54,7 @@ def _events(answer, number):
             if not said or not said['tokens']:
                 continue
             out.first = out.first or time.monotonic()
-            out.tokens += [number(token) for token in said['tokens']]
+            out.tokens += [int(token.rpartition(':')[2]) for token in said['tokens']]
             for top in said['top_logprobs']:
                 best = sorted(top.values())[-2:]
                 out.gaps.append(best[-1] - best[0] if len(best) > 1 else 1e9)

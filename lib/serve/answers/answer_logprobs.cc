@@ -38,12 +38,13 @@ void AnswerLogprobs::add(int32_t token, TokenLogprobs logprobs) {
 }
 
 Json AnswerLogprobs::take() {
-  Json all = chat_ ? of_chat() : of_completion();
+  Json all = form_.chat ? of_chat() : of_completion();
   added_.clear();
   return all;
 }
 
 std::string AnswerLogprobs::text(int32_t token) const {
+  if (form_.token_ids) return strf("token_id:%d", token);
   const std::string_view bytes = tokenizer_.special(token) && tokenizer_.bytes(token).empty()
                                      ? tokenizer_.piece(token)
                                      : tokenizer_.bytes(token);

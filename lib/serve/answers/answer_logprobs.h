@@ -2,7 +2,8 @@
 // completions.
 //
 // A token's text is that of its bytes. Where these are no text by themselves, as of a part of a
-// character, it is "bytes:\xe2\x82". A special token's text is how the vocabulary writes it.
+// character, it is "bytes:\xe2\x82". A special token's text is how the vocabulary writes it. Where
+// numbers were asked for, it is "token_id:17", as vLLM writes it.
 //
 // Thread: values. Source: OpenAI API reference, completions and chat.
 #pragma once
@@ -19,9 +20,13 @@ namespace mc::serve {
 
 class AnswerLogprobs {
  public:
+  struct Form {
+    bool chat = false;       // else of a completion
+    bool token_ids = false;  // numbers for texts
+  };
   // `tokenizer` outlives it. `offset`: characters before the answer in its text.
-  AnswerLogprobs(const model::Tokenizer& tokenizer, bool chat, uint64_t offset = 0)
-      : tokenizer_(tokenizer), chat_(chat), offset_(offset) {}
+  AnswerLogprobs(const model::Tokenizer& tokenizer, Form form, uint64_t offset = 0)
+      : tokenizer_(tokenizer), form_(form), offset_(offset) {}
 
   void add(int32_t token, TokenLogprobs logprobs);
   // Of the tokens added since the last call; an object.
@@ -37,7 +42,7 @@ class AnswerLogprobs {
     TokenLogprobs logprobs;
   };
   const model::Tokenizer& tokenizer_;
-  const bool chat_;
+  const Form form_;
   uint64_t offset_;
   std::vector<Added> added_;
 };

@@ -171,6 +171,7 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
   r.top_k = static_cast<uint32_t>(std::max<int64_t>(top_k, 0));
   MC_API_TRY(read_controls(m, limits.vocab, r.controls));
   MC_API_TRY(read_logprobs(m, r.chat, r.controls));
+  MC_API_TRY(m.read("return_tokens_as_token_ids", r.token_ids));
   int64_t seed = 0;
   MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
   if (m.find("seed") != nullptr) r.seed = static_cast<uint64_t>(seed);

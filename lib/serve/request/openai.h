@@ -47,6 +47,7 @@ struct CompletionRequest {
   double temperature = 1, top_p = 1;
   uint32_t top_k = 0;            // 0: all
   SamplingControls controls;     // with logprobs
+  bool token_ids = false;        // logprobs name tokens by their numbers
   ToolUse tools;                 // of a chat
   Constraint constraint;         // of the answer's form; it compiles
   std::optional<uint64_t> seed;  // none: drawn for each request

@@ -143,7 +143,7 @@ constexpr MemberRow kMemberRows[] = {
     {"skip_special_tokens", "RRR---", "true"},
     {"spaces_between_special_tokens", "RR----", "true"},
     {"return_token_ids", "RR----", "false"},
-    {"return_tokens_as_token_ids", "RR----", "false"},
+    {"return_tokens_as_token_ids", "DD----", "false"},
     {"return_token_offsets", "RR----", "false"},
     {"return_token_strs", "----R-", "false"},
     {"return_prompt_text", "-R----", "false"},

@@ -26,7 +26,7 @@ constexpr int32_t kHalf = 4 + 0xC3;  // of a letter
 
 TEST_CASE("F89: a chat's logprobs have text, bytes and the likeliest of each token") {
   const auto tokenizer = pieces();
-  AnswerLogprobs l(tokenizer, true);
+  AnswerLogprobs l(tokenizer, {.chat = true});
   l.add(0, {-0.5, {0, 1}, {-0.5, -2}});
   l.add(kHalf, {-9999, {}, {}});
   const Json said = l.take();
@@ -52,7 +52,7 @@ TEST_CASE("F89: a chat's logprobs have text, bytes and the likeliest of each tok
 
 TEST_CASE("F89: a completion's logprobs have offsets of characters, and each token itself") {
   const auto tokenizer = pieces();
-  AnswerLogprobs l(tokenizer, false, 10);
+  AnswerLogprobs l(tokenizer, {}, 10);
   l.add(1, {-3, {0}, {-0.1}});
   l.add(0, {-0.1, {0}, {-0.1}});
   const Json said = l.take();
@@ -85,4 +85,20 @@ TEST_CASE("F89: choices of an answer have their index, and each of a chat its ro
   CHECK(whole["choices"][1]["index"] == 1);
   CHECK(whole["choices"][1]["finish_reason"] == "length");
   CHECK(whole["choices"][1]["logprobs"] == logprobs);
+}
+
+TEST_CASE("tokens are named by their numbers where a client asked for these") {
+  const auto tokenizer = pieces();
+  AnswerLogprobs chat(tokenizer, {.chat = true, .token_ids = true});
+  chat.add(0, {-0.5, {1}, {-2}});
+  const Json said = chat.take();
+  CHECK(said["content"][0]["token"] == "token_id:0");
+  CHECK(said["content"][0]["bytes"] == Json::array({97}));
+  CHECK(said["content"][0]["top_logprobs"][0]["token"] == "token_id:1");
+  AnswerLogprobs completion(tokenizer, {.token_ids = true});
+  completion.add(kHalf, {-0.5, {1}, {-2}});
+  const Json other = completion.take();
+  CHECK(other["tokens"] == Json::array({"token_id:199"}));
+  CHECK(other["top_logprobs"][0]["token_id:199"] == -0.5);
+  CHECK(other["top_logprobs"][0]["token_id:1"] == -2);
 }
