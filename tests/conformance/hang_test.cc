@@ -1,8 +1,12 @@
 // A peer that is killed, stopped, or started again at the same addresses, at any step of what two
 // processes do with each other: everything is answered, in time, and with the right bytes or an
 // error.
+#include <arpa/inet.h>
+#include <sys/socket.h>
+
 #include <cstring>
 
+#include "io/fd.h"
 #include "tests/conformance/child.h"
 #include "tests/conformance/control.h"
 
@@ -77,6 +81,27 @@ struct Met {
     REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().what));
     CHECK(digest(got) == digest(want));
   }
+};
+
+// A port of a process that hangs: connections are made and nothing is said; or one that refuses.
+class DeafPort {
+ public:
+  explicit DeafPort(bool listens) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    auto* const address = reinterpret_cast<sockaddr*>(&at);
+    socklen_t size = sizeof at;
+    REQUIRE(::bind(fd_.get(), address, size) == 0);
+    if (listens) REQUIRE(::listen(fd_.get(), 64) == 0);
+    REQUIRE(::getsockname(fd_.get(), address, &size) == 0);
+    text_ = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  }
+  const std::string& address() const { return text_; }
+
+ private:
+  io::Fd fd_;
+  std::string text_;
 };
 
 }  // namespace
@@ -172,6 +197,41 @@ TEST_SUITE("xfer/hang") {
           met.recovers(fate);
         }
       }
+    }
+  }
+
+  TEST_CASE("thirty peers that hang: a request ends at its own deadline, or when cancelled (F31)") {
+    constexpr size_t kPeers = 30;
+    auto owner = user_of("tcp"), user = user_of("tcp");
+    const Memory memory = *owner->allocate(64 * kKiB);
+    const DeafPort data(false);
+    std::vector<std::unique_ptr<DeafPort>> controls;
+    for (const bool cancelled : {false, true}) {
+      CAPTURE(cancelled);
+      std::vector<std::byte> local(kPeers * 1024);
+      std::vector<Request> requests;
+      for (size_t i = 0; i < kPeers; ++i) {
+        controls.push_back(std::make_unique<DeafPort>(true));
+        SegmentDescriptor d = owner->describe();
+        d.node = "hangs-" + std::to_string(controls.size());
+        d.tcp = {data.address()};  // so that each transfer asks whether the peer was restarted
+        const auto segment = user->open_segment(d, controls.back()->address());
+        REQUIRE(segment.has_value());
+        requests.push_back(
+            read_of(*segment, memory.offset(), std::span(local).subspan(i * 1024, 1024)));
+        if (!cancelled) requests.back().deadline = kClock.now() + 100ms;
+      }
+      const BatchId batch = user->allocate_batch();
+      const Time before = kClock.now();
+      REQUIRE(user->submit(batch, requests).has_value());
+      if (cancelled)
+        user->cancel(batch);
+      else
+        CHECK_FALSE(user->wait(batch, 40s).has_value());
+      CHECK(kClock.now() - before < kSoon);  // one after the other they would take 30 s
+      for (size_t i = 0; i < kPeers; ++i)
+        CHECK(user->status(batch, i).state != TransferState::kCompleted);
+      user->free_batch(batch);
     }
   }
 

@@ -85,7 +85,8 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
             dispatch(std::move(slice));
           },
           [this](SlicePtr slice, const Result<>& outcome) { complete(std::move(slice), outcome); },
-          c, {options.staging_chunk, options.staging_buffers, 2}) {}
+          c, {options.staging_chunk, options.staging_buffers, 2}),
+      refresher(c, options.node, refresher_hooks()) {}
 
 // Checks options early: a transport would report them later, or never if it is unused.
 static Result<> check_numbers(const EngineOptions& o) {
@@ -136,7 +137,7 @@ Result<> Engine::Impl::start() {
   MC_TRY(PeerPtr me, make_peer(describe()));
   {
     Lock lock(mutex);
-    segments.push_back({me, "", {}, {}});
+    segments.push_back({me, "", {}});
   }
   background_thread = std::thread([this] { run_deferred(); });
   return {};
@@ -267,6 +268,7 @@ Engine::Impl::~Impl() {
     changed.notify_all();
     background_thread.join();
   }
+  refresher.stop();
   for (auto& t : transports) t->stop();  // each may still return slices to finished()
   if (rdma_offer != nullptr) rdma_offer->stop();
   staging.stop();

@@ -2,8 +2,8 @@
 // includes it.
 //
 // Thread: a mutex guards the members, and another one each batch. Neither is held across a call
-// into a transport, a callback, or the network. Blocking work (fetching a descriptor again,
-// dropping a peer's connections) runs on the background thread.
+// into a transport, a callback, or the network. Blocking work (dropping a peer's connections) runs
+// on the background thread.
 #pragma once
 #include <deque>
 #include <functional>
@@ -20,6 +20,7 @@
 #include "xfer/core/numa.h"
 #include "xfer/core/task.h"
 #include "xfer/engine.h"
+#include "xfer/engine/descriptor_refresher.h"
 #include "xfer/memory/file_stream.h"
 #include "xfer/memory/registry.h"
 #include "xfer/qos/nic_inflight.h"
@@ -59,15 +60,10 @@ struct Engine::Impl final : Sink {
   }
 
   // ---- peers (engine_peers.cc)
-  struct Waiting {
-    SlicePtr slice;
-    Error why;
-  };
   struct Open {
     PeerPtr peer;  // null once closed
     std::string control;
-    Time silent_until{};           // it did not answer: no new fetch before this
-    std::vector<Waiting> waiting;  // for a newer descriptor
+    Time silent_until{};  // it did not answer: no new fetch before this
     bool newer_than(const Peer& other, bool fetched) const;
   };
   SegmentDescriptor describe() const;
@@ -80,7 +76,7 @@ struct Engine::Impl final : Sink {
   Result<PeerPtr> peer_of(SegmentHandle segment) MC_REQUIRES(mutex);
   void retire(PeerPtr peer, PeerState state) MC_REQUIRES(mutex);
   bool refresh(SlicePtr& slice, const Error& why);
-  void refreshed(SegmentHandle segment);
+  DescriptorRefresher::Hooks refresher_hooks();
   // Returns: the first transport that reaches the peer and was not tried; null: none is left.
   Transport* next_transport(Slice& slice) const;
 
@@ -119,7 +115,6 @@ struct Engine::Impl final : Sink {
   void finished(SlicePtr slice, Result<> outcome) override;
   void complete(SlicePtr slice, Result<> outcome);
   static Result<> of_one_process(const Slice& slice);
-  Time after(Duration budget) const;
   static Time after(Duration budget, Time now);
   bool ending() const;
   bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, std::optional<uint64_t> digest,
@@ -207,6 +202,7 @@ struct Engine::Impl final : Sink {
   };
   std::map<std::pair<const Peer*, uint64_t>, Shared> shared MC_GUARDED_BY(kinds_mutex);
   StagingEngine staging;
+  DescriptorRefresher refresher;
   mutable Mutex batches_mutex;
   BatchId next_batch MC_GUARDED_BY(batches_mutex) = 1;
   std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(batches_mutex);

@@ -65,7 +65,7 @@ Result<> Engine::notify(SegmentHandle segment, const Notification& notification,
   send->slices_left = 1;
   CompletionNotification notice;
   notice.notification = notification;
-  notice.deadline = impl_->after(budget);
+  notice.deadline = Impl::after(budget, impl_->clock.now());
   impl_->send_notification(send, notice);
   return impl_->outcome_of(*send->batch, budget);
 }

@@ -10,8 +10,6 @@
 namespace mc::xfer {
 namespace {
 
-constexpr Duration kRefreshBudget = std::chrono::seconds(1);
-
 bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
   return a.generation == b.generation && a.secret.bytes == b.secret.bytes && a.tcp == b.tcp &&
          a.rdma_control == b.rdma_control &&
@@ -128,7 +126,7 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     o.peer = std::move(peer);
   } else {
     handle = static_cast<SegmentHandle>(segments.size());
-    segments.push_back({std::move(peer), control, {}, {}});
+    segments.push_back({std::move(peer), control, {}});
     by_node.emplace(descriptor.node, handle);
     if (!control.empty()) by_address[control] = handle;
   }
@@ -193,69 +191,66 @@ void Engine::Impl::retire(PeerPtr peer, PeerState state) {
 // stale guard is not such a case: the new descriptor has the old generation, and the slice fails.
 bool Engine::Impl::refresh(SlicePtr& slice, const Error& why) {
   const SegmentHandle segment = slice->task->segment;
-  Lock lock(mutex);
-  if (stopping || segment == 0 || segment >= segments.size() || slice->refreshed) return false;
-  Open& o = segments[segment];
-  if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
-  if (o.peer == slice->peer && clock.now() < o.silent_until) return false;
-  slice->refreshed = true;
-  slice->awaited = slice->more_follow = false;
-  o.waiting.push_back({std::move(slice), why});
-  if (o.waiting.size() == 1) defer([this, segment] { refreshed(segment); });
-  return true;
-}
-
-// On the background thread: one fetch for all that wait.
-void Engine::Impl::refreshed(SegmentHandle segment) {
   std::string control;
   {
     Lock lock(mutex);
+    if (stopping || segment == 0 || segment >= segments.size() || slice->refreshed) return false;
     const Open& o = segments[segment];
-    const auto knows_newest = [&](const Waiting& w) { return w.slice->peer == o.peer; };
-    if (std::any_of(o.waiting.begin(), o.waiting.end(), knows_newest)) control = o.control;
+    if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
+    if (o.peer == slice->peer && clock.now() < o.silent_until) return false;
+    if (o.peer == slice->peer) control = o.control;
   }
-  Result<> outcome;
-  if (!control.empty()) {
-    if (auto descriptor = fetch(control, kRefreshBudget); !descriptor)
-      outcome = fail(descriptor.error());
-    else if (auto opened = open(*descriptor, control); !opened)
-      outcome = fail(opened.error());
-  }
-  std::vector<Waiting> waiting;
-  PeerPtr newest;
-  {
-    Lock lock(mutex);
-    waiting.swap(segments[segment].waiting);
-    if (!outcome) segments[segment].silent_until = clock.now() + kRefreshBudget;
-    newest = segments[segment].peer;
-  }
-  for (auto& [slice, why] : waiting) {
+  slice->refreshed = true;
+  slice->awaited = slice->more_follow = false;
+  refresher.wait(segment, control, {std::move(slice), why});
+  return true;
+}
+
+DescriptorRefresher::Hooks Engine::Impl::refresher_hooks() {
+  DescriptorRefresher::Hooks hooks;
+  hooks.open = [this](const SegmentDescriptor& descriptor, const std::string& control) {
+    const auto opened = open(descriptor, control);
+    return opened ? Result<>() : Result<>(fail(opened.error()));
+  };
+  hooks.give_up = [this](SlicePtr slice, Error why) {
+    complete(std::move(slice), fail(std::move(why)));
+  };
+  const auto resume = [this](SlicePtr slice, const Error& why, const PeerPtr& newest,
+                             const Result<>& outcome) {
     const Piece& p = slice->piece;
     const Peer& peer = *slice->peer;
+    const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
     if (newest != nullptr && newest != slice->peer) {
-      const bool withdrawn =
-          why.code == Code::kStale &&
-          newest->find(p.remote, span_of(p.bytes, p.rows, p.remote_stride)) == nullptr;
-      if (withdrawn) {  // its offsets are not given to other memory
-        complete(std::move(slice), fail(why));
-        continue;
-      }
+      const bool withdrawn = why.code == Code::kStale && newest->find(p.remote, span) == nullptr;
+      if (withdrawn)  // its offsets are not given to other memory
+        return complete(std::move(slice), fail(why));
       slice->peer = newest;
       slice->tried_transports = 0;
-      dispatch(std::move(slice));
-      continue;
+      return dispatch(std::move(slice));
     }
-    if (why.code != Code::kStale && why.code != Code::kInvalid) {
-      complete(std::move(slice), fail(why));
-      continue;
+    if (why.code != Code::kStale && why.code != Code::kInvalid)
+      return complete(std::move(slice), fail(why));
+    const auto in_range = peer.buffer(p.remote, span);
+    Result<> ended = outcome;
+    if (ended && !in_range) ended = fail(in_range.error());
+    if (ended)
+      ended = fail(Code::kStale, "the bytes at %llu of %s have another owner now",
+                   static_cast<unsigned long long>(p.remote), peer.descriptor.node.c_str());
+    complete(std::move(slice), ended);
+  };
+  hooks.over = [this, resume](SegmentHandle segment,
+                              std::vector<DescriptorRefresher::Waiting> waiting,
+                              const Result<>& outcome) {
+    PeerPtr newest;
+    {
+      Lock lock(mutex);
+      Open& o = segments[segment];
+      if (!outcome) o.silent_until = clock.now() + DescriptorRefresher::kBudget;
+      newest = o.peer;
     }
-    auto in_range = peer.buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride));
-    if (outcome && !in_range) outcome = fail(in_range.error());
-    if (outcome)
-      outcome = fail(Code::kStale, "the bytes at %llu of %s have another owner now",
-                     static_cast<unsigned long long>(p.remote), peer.descriptor.node.c_str());
-    complete(std::move(slice), outcome);
-  }
+    for (auto& [slice, why] : waiting) resume(std::move(slice), why, newest, outcome);
+  };
+  return hooks;
 }
 
 Transport* Engine::Impl::next_transport(Slice& slice) const {
@@ -284,7 +279,7 @@ Result<uint64_t> Engine::segment_offset(SegmentHandle segment, uint64_t address,
   MC_TRY_(look());
   auto found = peer->offset_at(address, bytes);
   if (found || found.error().code != Code::kNotFound || control.empty()) return found;
-  MC_TRY(const SegmentDescriptor d, impl_->fetch(control, kRefreshBudget));
+  MC_TRY(const SegmentDescriptor d, impl_->fetch(control, DescriptorRefresher::kBudget));
   MC_TRY_(impl_->open(d, control));
   MC_TRY_(look());
   return peer->offset_at(address, bytes);

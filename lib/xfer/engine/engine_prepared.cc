@@ -108,9 +108,9 @@ Result<> PreparedTransfers::submit(BatchId id, Duration budget, std::function<vo
   if (batch == nullptr)
     return fail(Code::kNotFound, "no batch %llu", static_cast<unsigned long long>(id));
   MC_TRY(const Impl::PlanPtr plan, impl_->current());
-  return impl_->engine.submit(
-      batch, impl_->requests, plan->admitted,
-      {.all_done = std::move(all_done), .deadline = impl_->engine.after(budget)});
+  return impl_->engine.submit(batch, impl_->requests, plan->admitted,
+                              {.all_done = std::move(all_done),
+                               .deadline = Engine::Impl::after(budget, impl_->engine.clock.now())});
 }
 
 size_t PreparedTransfers::count() const { return impl_->requests.size(); }

@@ -349,12 +349,11 @@ bool Engine::Impl::ending() const {
   return stopping;
 }
 
-Time Engine::Impl::after(Duration budget) const { return end_of(budget, clock.now()); }
 Time Engine::Impl::after(Duration budget, Time now) { return end_of(budget, now); }
 
 Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
   if (!spin_until_done(batch)) {
-    const Time deadline = after(budget);
+    const Time deadline = after(budget, clock.now());
     Lock lock(batch.mutex);
     while (batch.unfinished > 0) {
       const Duration left = deadline - clock.now();
