@@ -4,16 +4,17 @@
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
 
-# Of the shape of tiny, but slow: the model's times, not this machine's, are most of what is measured.
+# Of the shape of tiny, but slow: the model's times, not this machine's, are most of what is measured. A
+# piece of 4,000 tokens takes 0.9 s, the whole prompt 2.1 s, the promise is between them: 0.6 s from either.
 cat >"$T/slow.json" <<'JSON'
 {"name": "slow", "layers": 4, "kv-heads": 2, "head-dim": 32, "hidden": 128, "vocab": 32000,
  "element-bytes": 2, "context-max": 262144, "parameters": 10000000,
- "cost": {"c0-s": 0.1, "c1-s-per-token": 2e-5, "c2-s-per-token2": 2e-12, "load-bytes-per-s": 1e9,
+ "cost": {"c0-s": 0.5, "c1-s-per-token": 1e-4, "c2-s-per-token2": 2e-12, "load-bytes-per-s": 1e9,
           "t0-s": 0.002, "t1-s-per-request": 0.0002, "t2-s-per-token": 1e-9,
           "transfer-bytes-per-s": 2e9}}
 JSON
 cluster_up --prefill 1 --decode 1 --store 1 --engine dummy --model "$T/slow.json" \
-  --with 'conductor:--ttft-slo 300ms'
+  --with 'conductor:--ttft-slo 1500ms'
 
 request() { # FIRST LAST: a prompt of these tokens, into $T/request
   printf '{"model":"slow","max_tokens":2,"prompt":[%s]}' "$(seq -s, "$1" "$2")" >"$T/request"

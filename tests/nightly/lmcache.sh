@@ -9,7 +9,7 @@ venv=$engines/lmcache-0.5.6
 export MC_BIN MC_ENGINES=$engines PYTHONPATH=$MC_SOURCE/lib/python MC_LIBRARY=$MC_BIN/libmc.so LMCACHE_TRACK_USAGE=false \
   LMCACHE_LOG_LEVEL=ERROR PYTHONDONTWRITEBYTECODE=1
 [ $# -gt 0 ] || set -- remote sglang servers
-bad=0
+bad=0 ran=0
 for part; do
   echo "== $part"
   status=0
@@ -20,10 +20,13 @@ for part; do
         "$venv/bin/python" "$MC_SOURCE/tests/nightly/sglang_storage.py" "$engines/sglang-0.5.23" || status=$?
       else
         echo "no SGLang in $engines: scripts/setup --engines sglang"
+        status=77
       fi ;;
     servers) python3 "$MC_SOURCE/tests/nightly/lmcache_servers.py" || status=$? ;;
     *) die "no part $part: remote, sglang, servers" ;;
   esac
+  [ $status = 77 ] || ran=1
   [ $status = 0 ] || [ $status = 77 ] || bad=1
 done
 [ $bad = 0 ] || die "see above"
+[ $ran = 1 ] || skip "nothing to run $* with in $engines: scripts/setup --engines"

@@ -7,13 +7,11 @@ scheduler's side, which reads what mc-conductor says to either half. Answers are
 
 import asyncio
 import collections
-import http.server
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import types
 import urllib.error
@@ -21,6 +19,10 @@ import urllib.request
 
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake import mooncake_connector as theirs
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.mooncake_utils import MooncakeBootstrapServer
+
+# Last, and with -P: this folder has a vllm.py, which is not the package.
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+import halves  # noqa: E402
 
 ENGINE = 'engine-of-the-first'
 ANSWER = {'id': 'x', 'object': 'text_completion', 'created': 1, 'model': 'm',
@@ -38,28 +40,12 @@ def scheduler(role):
     return theirs.MooncakeConnectorScheduler(config, ENGINE, cache)
 
 
-class Half(http.server.BaseHTTPRequestHandler):
+class Half(halves.Half):
     """Half of a pair: its server has `scheduler`, `asked` and `metas`, what the workers would get."""
-    protocol_version = 'HTTP/1.1'
 
-    def log_message(self, *_):
-        pass
-
-    def send(self, body):
-        body = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header('content-type', 'application/json')
-        self.send_header('content-length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.send({'object': 'list', 'data': [{'id': 'm'}]} if self.path == '/v1/models' else {})
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers['content-length'])))
+    def answer(self, body):
         if 'max_tokens' not in body and 'max_output_tokens' not in body:
-            return self.send({'count': 4, 'max_model_len': 64, 'tokens': [1, 2, 3, 4]})
+            return {'count': 4, 'max_model_len': 64, 'tokens': [1, 2, 3, 4]}
         request = types.SimpleNamespace(
             request_id=f'r{len(self.server.asked)}', kv_transfer_params=body.get('kv_transfer_params'),
             prompt_token_ids=[1, 2, 3, 4], num_prompt_tokens=4)
@@ -70,20 +56,7 @@ class Half(http.server.BaseHTTPRequestHandler):
         side.update_state_after_alloc(request, blocks, fetched)
         self.server.asked.append(body)
         self.server.metas.append((fetched, later, side.build_connector_meta(None)))
-        self.send(ANSWER)
-
-
-def half(role):
-    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Half)
-    server.scheduler, server.asked, server.metas = scheduler(role), [], []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server, f'http://127.0.0.1:{server.server_port}'
-
-
-def post(url, body):
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {'content-type': 'application/json'})
-    with urllib.request.urlopen(asked, timeout=20) as answer:
-        return json.loads(answer.read())
+        return ANSWER
 
 
 def addresses_by(address):
@@ -108,7 +81,8 @@ def main():
     bootstrap = MooncakeBootstrapServer('127.0.0.1', 0)
     bootstrap.start()
     at = f'http://127.0.0.1:{bootstrap.port}'
-    (first, p), (second, d) = half('kv_producer'), half('kv_consumer')
+    (first, p), (second, d) = (halves.serve(Half, scheduler=scheduler(role), asked=[], metas=[])
+                               for role in ('kv_producer', 'kv_consumer'))
     engines = os.path.join(folder, 'engines.json')
     with open(engines, 'w') as to:
         json.dump([{'instance_id': 'p', 'url': p, 'model': 'm', 'role': 'prefill', 'pair': 'concurrent',
@@ -135,8 +109,8 @@ def main():
                     # Up only once a worker of the first half has told its bootstrap server of itself.
                     if not registered and 'bootstrap' in json.dumps(json.load(
                             urllib.request.urlopen(url + '/cluster', timeout=5))):
-                        post(at + '/register', {'engine_id': ENGINE, 'dp_rank': 0, 'tp_rank': 0,
-                                                'pp_rank': 0, 'addr': 'tcp://127.0.0.1:9'})
+                        halves.post(at + '/register', {'engine_id': ENGINE, 'dp_rank': 0, 'tp_rank': 0,
+                                                       'pp_rank': 0, 'addr': 'tcp://127.0.0.1:9'})
                         registered = True
                 time.sleep(0.1)
             assert registered
@@ -144,7 +118,7 @@ def main():
                                ('/v1/chat/completions', {
                                    'messages': [{'role': 'user', 'content': 'x'}], 'max_tokens': 7}),
                                ('/v1/responses', {'input': 'hello', 'max_output_tokens': 7})):
-                answer = post(url + path, {'model': 'm', **body})
+                answer = halves.post(url + path, {'model': 'm', **body})
                 assert answer['id'] == 'x', answer
         finally:
             child.terminate()

@@ -5,16 +5,15 @@ keep what they get. Each must send both halves the same, with the same members a
 """
 
 import contextlib
-import http.server
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
-import urllib.request
+
+import halves
 
 BOOTSTRAP = 8998
 ROOM = ('bootstrap_host', 'bootstrap_port', 'bootstrap_room')
@@ -26,48 +25,24 @@ REQUESTS = {
 }
 
 
-class Half(http.server.BaseHTTPRequestHandler):
-    """Half of a pair; its server has `name` and `seen`."""
-    protocol_version = 'HTTP/1.1'
+class Half(halves.Half):
+    """Half of a pair of SGLang's; its server has `name` and `seen`."""
 
-    def log_message(self, *_):
-        pass
+    def about(self):
+        return {'model_path': 'm', 'served_model_name': 'm', 'dp_size': 1,
+                'disaggregation_mode': self.server.name}
 
-    def send(self, body):
-        body = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header('content-type', 'application/json')
-        self.send_header('content-length', str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        about = {'model_path': 'm', 'served_model_name': 'm', 'dp_size': 1,
-                 'disaggregation_mode': self.server.name}
-        self.send({'object': 'list', 'data': [{'id': 'm'}]} if self.path == '/v1/models' else about)
-
-    def do_POST(self):
-        asked = json.loads(self.rfile.read(int(self.headers['content-length'])))
+    def answer(self, body):
         if self.path in ('/v1/completions', '/v1/chat/completions'):
-            self.server.seen.append(asked)
-        self.send({'id': 'x', 'object': 'text_completion', 'created': 1, 'model': 'm',
-                   'choices': [{'index': 0, 'text': 'abc', 'finish_reason': 'stop',
-                                'message': {'role': 'assistant', 'content': 'abc'}}],
-                   'usage': {'prompt_tokens': 3, 'completion_tokens': 1, 'total_tokens': 4}})
-
-
-def half(name):
-    server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Half)
-    server.name, server.seen = name, []
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server, f'http://127.0.0.1:{server.server_port}'
+            self.server.seen.append(body)
+        return {'id': 'x', 'object': 'text_completion', 'created': 1, 'model': 'm',
+                'choices': [{'index': 0, 'text': 'abc', 'finish_reason': 'stop',
+                             'message': {'role': 'assistant', 'content': 'abc'}}],
+                'usage': {'prompt_tokens': 3, 'completion_tokens': 1, 'total_tokens': 4}}
 
 
 def ask(url, path, body):
-    asked = urllib.request.Request(url + path, json.dumps(body).encode(),
-                                   {'content-type': 'application/json'})
-    with urllib.request.urlopen(asked, timeout=20) as answer:
-        assert json.loads(answer.read())['id'] == 'x'
+    assert halves.post(url + path, body)['id'] == 'x'
 
 
 @contextlib.contextmanager
@@ -104,7 +79,8 @@ def rooms(body):
 
 def main():
     conductor, folder = sys.argv[1:]
-    (first, p), (second, d) = half('prefill'), half('decode')
+    (first, p), (second, d) = (halves.serve(Half, name=name, seen=[])
+                               for name in ('prefill', 'decode'))
     ports = [9 + s.server_port for s in (first, second)]  # likely to be free
     router = [sys.executable, '-m', 'sglang_router.launch_router', '--pd-disaggregation',
               '--prefill', p, str(BOOTSTRAP), '--decode', d, '--host', '127.0.0.1']

@@ -5,9 +5,9 @@
 # the gate holds ours against. Wants pip and its index.
 . "$(dirname "$0")/../common.inc"
 export MC_BIN PYTHONDONTWRITEBYTECODE=1
-unset PYTHONPATH MC_LIBRARY
 system=/usr/bin/python3
 $system -c 'import ensurepip' 2>/dev/null || skip "no python3-venv: scripts/setup --python"
+unset PYTHONPATH MC_LIBRARY
 pip() { "$T/$1/bin/python" -m pip -q --disable-pip-version-check install "${@:2}" >"$T/pip.log" 2>&1; }
 
 $system -m venv "$T/tools"
