@@ -7,6 +7,10 @@
 // What was prepared is prepared anew when a peer tells another descriptor (it was restarted, or
 // registered memory): a run never reaches memory that a new submit() would not reach.
 //
+// Local memory that the engine allocated stays mapped as long as the object is there: freed during
+// a run, by any thread, it takes the rest of the run, and no one else gets it. A run that begins
+// after that is kInvalid. Memory of the application has to stay until no run touches it.
+//
 // Thread: any member from any thread, several at once. The engine outlives the object.
 #pragma once
 #include <functional>

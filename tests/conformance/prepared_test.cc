@@ -141,6 +141,63 @@ TEST_SUITE("xfer/prepared") {
     }
   }
 
+  TEST_CASE("what was joined in one buffer of a peer is not once the peer tells two") {
+    Pair pair("tcp", 1 * kMiB);
+    const uint64_t middle = 512 * kKiB;
+    std::vector<std::byte> in(2 * kPreparedBlock);
+    const auto reads = prepared(
+        pair.engine(),
+        {pair.request(Op::kRead, std::span(in).first(kPreparedBlock), middle - kPreparedBlock),
+         pair.request(Op::kRead, std::span(in).last(kPreparedBlock), middle)});
+    auto two = pair.owner->describe();
+    REQUIRE(two.buffers.size() == 1);
+    two.buffers.push_back(two.buffers[0]);
+    two.buffers[0].bytes = middle;
+    two.buffers[1].bytes -= middle;
+    two.buffers[1].offset += middle;
+    for (uint64_t run = 1; run <= 3; ++run) {
+      if (run == 2) {
+        ++two.generation.n;
+        REQUIRE(*pair.user->open_segment(two) == pair.segment);
+      }
+      fill(pair.remote.bytes(), run);
+      auto ran = reads->run(10s * kSlow);
+      REQUIRE_MESSAGE(ran.has_value(), (ran ? "" : ran.error().what));
+      CHECK(std::memcmp(in.data(), pair.remote.data() + middle - kPreparedBlock, in.size()) == 0);
+    }
+  }
+
+  TEST_CASE("local memory that is freed during runs stays for them; later ones are refused") {
+    for (const auto& transport : kTransports) {
+      CAPTURE(transport);
+      Pair pair(transport, 1 * kMiB);
+      fill(pair.remote.bytes(), 9);
+      auto local = pair.engine().allocate(kPreparedBlock * kPreparedBlocks);
+      REQUIRE(local.has_value());
+      const auto reads = prepared(pair.engine(), blocks_of(pair, Op::kRead, local->bytes()));
+      REQUIRE(reads->run(10s * kSlow).has_value());
+      std::atomic<int> runs{0};
+      std::atomic<bool> freed{false};
+      std::jthread other([&] {
+        while (runs < 3) std::this_thread::yield();
+        *local = {};
+        freed = true;
+      });
+      for (bool refused = false; !refused; ++runs) {
+        const bool before = freed;
+        const auto ran = reads->run(10s * kSlow);
+        refused = before;
+        if (refused) {
+          REQUIRE(!ran.has_value());
+          CHECK(ran.error().code == Code::kInvalid);
+        }
+      }
+      const BatchId batch = pair.engine().allocate_batch();
+      CHECK(reads->submit(batch, 1s).error().code == Code::kInvalid);
+      pair.engine().free_batch(batch);
+    }
+  }
+
 #ifndef __SANITIZE_THREAD__  // they write the same bytes to the same places
   TEST_CASE("several threads run the same transfers") {
     for (const auto& transport : kBetween) {

@@ -140,6 +140,65 @@ TEST_SUITE("xfer") {
     }
   }
 
+  TEST_CASE("a write can raise its guard word itself") {
+    for (const std::string transport : {"self", "shm", "tcp"}) {
+      CAPTURE(transport);
+      Pair pair(transport, 8 * kMiB);
+      const uint64_t guard = pair.remote.offset();
+      const auto word = [&] {
+        uint64_t value = 0;
+        std::memcpy(&value, pair.remote.data(), 8);
+        return value;
+      };
+      std::vector<std::byte> local(6 * kMiB), before;  // several slices
+      fill(local, 3);
+      Request r = pair.request(Op::kWrite, local, 64);
+      for (const uint64_t value : {5u, 5u, 6u}) {
+        r.guard = {guard, value, true};
+        REQUIRE(pair.engine().transfer_sync(r, 10s * kSlow).has_value());
+        CHECK(word() == value);
+        CHECK(std::memcmp(pair.remote.data() + 64, local.data(), local.size()) == 0);
+      }
+      const auto stale = [&](Op op, uint64_t value, bool raises) {
+        Request small = pair.request(op, std::span(local).first(1024), 64);
+        small.guard = {guard, value, raises};
+        const auto moved = pair.engine().transfer_sync(small, 10s * kSlow);
+        return !moved && moved.error().code == Code::kStale && word() == 6;
+      };
+      before.assign(pair.remote.data(), pair.remote.data() + pair.remote.size());
+      fill(local, 4);
+      CHECK(stale(Op::kWrite, 5, true));   // it is newer already
+      CHECK(stale(Op::kWrite, 7, false));  // only those that say so raise it
+      CHECK(stale(Op::kRead, 7, true));
+      CHECK(std::memcmp(pair.remote.data(), before.data(), before.size()) == 0);
+
+      std::vector<Request> many;  // each behind a word of its own
+      for (uint64_t i = 0; i < 80; ++i) {
+        many.push_back(pair.request(
+            Op::kWrite, std::span(local).subspan(i * 8192, 4096 - 8 * (i % 3)), i * 16384 + 8));
+        many.back().guard = {guard + i * 16384, 10 + i, true};
+      }
+      many[7].guard.expected = 1;
+      for (uint64_t i = 0; i < many.size(); ++i) {
+        const uint64_t old = 2;
+        std::memcpy(pair.remote.data() + i * 16384, &old, 8);
+      }
+      const BatchId batch = pair.engine().allocate_batch();
+      REQUIRE(pair.engine().submit_awaited(batch, many, 10s * kSlow).has_value());
+      (void)pair.engine().wait(batch, 10s * kSlow);
+      for (uint64_t i = 0; i < many.size(); ++i) {
+        CAPTURE(i);
+        const Status status = pair.engine().status(batch, i);
+        CHECK(status.state == (i == 7 ? TransferState::kFailed : TransferState::kCompleted));
+        if (i == 7) CHECK(status.error.code == Code::kStale);
+        const bool landed =
+            std::memcmp(pair.remote.data() + i * 16384 + 8, many[i].local, many[i].bytes) == 0;
+        CHECK(landed == (i != 7));
+      }
+      pair.engine().free_batch(batch);
+    }
+  }
+
   TEST_CASE("memory that was withdrawn is stale, not served") {
     for (const std::string& transport : kBetween) {
       CAPTURE(transport);

@@ -241,7 +241,9 @@ MC_API mc_code mc_batch_submit_queue(mc_engine* engine, mc_batch batch, const mc
 /* ---- prepared transfers: requests that are checked and merged once, and carried out many times.
  * They pay off where the same places are read or written again: the rows of a layer, the pages of a
  * buffer. A run reaches nothing that a new submit would not reach: when a peer was restarted or its
- * memory changed, the next run looks at all of them again. Several threads may use one at once. */
+ * memory changed, the next run looks at all of them again. Several threads may use one at once.
+ * Memory of the engine's own that is freed during a run, by any thread, stays until
+ * mc_prepared_free; a run that begins after that is MC_INVALID. */
 typedef struct mc_prepared mc_prepared;
 
 /* The array is copied; timeout_ms of its requests is 0 (MC_INVALID). Errors as mc_batch_submit.

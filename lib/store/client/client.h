@@ -172,10 +172,9 @@ class Client {
                                     const std::string& tenant, Time deadline);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
-  void put_round(std::span<Write> writes, const PutAs& as, Time deadline);
+  void put_round(std::span<Write> writes, const PutAs& as, bool again, Time deadline);
   Result<xfer::SegmentHandle> segment_of(const NodeRef& node, Opened& opened, Time deadline);
-  Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
-                   std::vector<xfer::Engine::GuardAdvance>& guards);
+  Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline);
   void write_out(std::span<Write> writes, const PutAs& as,
                  const std::vector<xfer::Request>& requests, const std::vector<NodeRef>& nodes,
                  Time deadline);

@@ -3,6 +3,7 @@
 // Thread: one call.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 
@@ -31,12 +32,15 @@ struct Client::Write {
   const PutItem* item = nullptr;
   uint64_t bytes = 0, checksum = 0;
   PutGrant grant;
-  size_t first_guard = 0, guards = 0;  // of its places
+  std::array<xfer::SegmentHandle, kReplicasMax> segments{};  // of its places
+  bool raises = false;                 // its requests raise the guard words themselves
+  size_t first_guard = 0, guards = 0;  // of its places, else
   size_t first = 0, count = 0;         // its requests
   bool moved = false;
   bool waits = false;  // the master has no nodes for it yet
   Generation tried;    // of the first grant whose put-end failed: the value may be stored
   Answer<PutOutcome> answer;
+  void append_guards(std::vector<xfer::Engine::GuardAdvance>& all);
   // Appends its requests. An error: of its guards, which are among these.
   Result<> append(std::span<const xfer::Engine::GuardAdvance> all, Time deadline,
                   std::vector<xfer::Request>& out);

@@ -1,5 +1,6 @@
-// Puts: reserve, raise the guard words, write, publish. A put that fails is rolled back. The guard
-// words of a round are raised together, because each costs a round trip otherwise.
+// Puts: reserve, raise the guard words, write, publish. A put that fails is rolled back. A write
+// raises its guard word itself where the transport can do that. The guard words of a round's other
+// writes are raised together, because each costs a round trip otherwise.
 #include <algorithm>
 #include <deque>
 
@@ -11,6 +12,12 @@ constexpr int kRoundsMax = 100;  // per put: each may wait for space or be refus
 
 bool worth_another(const Result<PutOutcome>& value) {
   return !value && (value.error().code == Code::kStale || value.error().code == Code::kUnavailable);
+}
+
+// A write there can raise its guard word itself.
+bool raises_guards(const xfer::Engine& engine, xfer::SegmentHandle segment) {
+  const std::string transport = engine.transport_of(segment);
+  return transport == "tcp" || transport == "shm" || transport == "self";
 }
 }  // namespace
 
@@ -56,7 +63,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   std::vector<Result<PutOutcome>> out;
   for (size_t at = 0; at < writes.size(); at += kChunk) {
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
-    put_round(chunk, as, deadline);
+    put_round(chunk, as, false, deadline);
     // Retry puts that failed by a restarted master or a lost node: the node was reported, so the
     // master grants another. Retry also while the master's nodes are not back.
     std::vector<Write*> last;
@@ -76,7 +83,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
         }
       if (again.empty()) break;
       rounds.push_back(std::move(again));
-      put_round(rounds.back(), as, deadline);
+      put_round(rounds.back(), as, true, deadline);
       for (size_t i = 0; i < of.size(); ++i)
         if (!is_less_specific(rounds.back()[i])) last[of[i]] = &rounds.back()[i];
     }
@@ -85,7 +92,9 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   return out;
 }
 
-void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) {
+// `again`: after a round that failed. Then guard words are raised before the writes, whatever
+// transport these end up with.
+void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Time deadline) {
   PutStart start;
   start.promote = as.promote;
   start.replicas = as.replicas > 0 ? as.replicas : options_.replicas;
@@ -123,12 +132,15 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
       w.answer.set(PutOutcome::kNotAdmitted);
     else if (!w.grant.outcome.ok())
       w.answer.set(fail(w.grant.outcome.result().error()));
-    else if (auto ready = prepare(w, started->nodes, opened, deadline, guards); !ready)
+    else if (auto ready = prepare(w, started->nodes, opened, deadline); !ready)
       w.answer.value = fail(ready.error());  // still open, so that it is rolled back
     else
       w.moved = true;
+    if (!w.moved) continue;
+    w.raises = w.raises && !again;
+    if (!w.raises) w.append_guards(guards);
   }
-  engine_.advance_guards(guards, left(deadline));
+  if (!guards.empty()) engine_.advance_guards(guards, left(deadline));
   std::vector<xfer::Request> requests;
   for (Write& w : writes) {
     if (!w.moved) continue;
@@ -141,20 +153,30 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
   finish_puts(writes, as.tenant, deadline);
 }
 
-// Appends a guard for each piece of its places, in their order.
-Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
-                         std::vector<xfer::Engine::GuardAdvance>& guards) {
-  w.first_guard = guards.size();
-  for (const ReplicaLocation& place : w.grant.places) {
-    if (place.node >= nodes.size())
-      return fail(Code::kCorrupt, "put-start: place on node %u of %zu", place.node, nodes.size());
-    MC_TRY(const auto segment, segment_of(nodes[place.node], opened, deadline));
-    each_piece(place, w.bytes, [&](const Extent& piece) {
-      guards.push_back({segment, piece.guard, w.grant.generation.n, {}});
-    });
+// Opens the segments of its places.
+Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened,
+                         Time deadline) {
+  if (w.grant.places.size() > w.segments.size())
+    return fail(Code::kCorrupt, "put-start: %zu places of a value", w.grant.places.size());
+  w.raises = w.bytes > 0;  // without a byte there is no request
+  for (size_t i = 0; i < w.grant.places.size(); ++i) {
+    const uint32_t node = w.grant.places[i].node;
+    if (node >= nodes.size())
+      return fail(Code::kCorrupt, "put-start: place on node %u of %zu", node, nodes.size());
+    MC_TRY(w.segments[i], segment_of(nodes[node], opened, deadline));
+    w.raises = w.raises && raises_guards(engine_, w.segments[i]);
   }
-  w.guards = guards.size() - w.first_guard;
   return {};
+}
+
+// Appends a guard for each piece of its places, in their order.
+void Client::Write::append_guards(std::vector<xfer::Engine::GuardAdvance>& all) {
+  first_guard = all.size();
+  for (size_t i = 0; i < grant.places.size(); ++i)
+    each_piece(grant.places[i], bytes, [&](const Extent& piece) {
+      all.push_back({segments[i], piece.guard, grant.generation.n, {}});
+    });
+  guards = all.size() - first_guard;
 }
 
 Result<> Client::Write::append(std::span<const xfer::Engine::GuardAdvance> all, Time deadline,
@@ -162,13 +184,11 @@ Result<> Client::Write::append(std::span<const xfer::Engine::GuardAdvance> all, 
   const auto own = all.subspan(first_guard, guards);
   for (const auto& guard : own) MC_TRY_(guard.outcome);
   first = out.size();
-  size_t piece = 0;
-  for (const ReplicaLocation& place : grant.places) {
-    append_requests(xfer::Op::kWrite, item->parts, bytes, place, grant.generation,
-                    own[piece].segment, deadline, out);
-    piece += 1 + place.more.size();
-  }
+  for (size_t i = 0; i < grant.places.size(); ++i)
+    append_requests(xfer::Op::kWrite, item->parts, bytes, grant.places[i], grant.generation,
+                    segments[i], deadline, out);
   count = out.size() - first;
+  for (xfer::Request& r : std::span(out).last(count)) r.guard.raises = raises;
   return {};
 }
 

@@ -298,7 +298,7 @@ class Master {
   bool within_quota(uint16_t tenant, uint64_t bytes, bool late, Time now);
   void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
-  void remove(Object& object, const Outcoming& acks, Time now);
+  void remove(Object& object, const Outcoming& acks, size_t item, Time now);
   void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& acks, size_t item);
   void retry_puts(Time now);
   void expire_parked(Time now);

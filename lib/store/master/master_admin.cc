@@ -77,7 +77,7 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
     Object& object = table_[at->self];
     reply.last = object.key();
     if (const Outcome may = removable(object, m.force, now); may.ok()) {
-      remove(object, nullptr, now);
+      remove(object, nullptr, 0, now);
       ++reply.removed;
     } else if (reply.refused++ == 0) {
       reply.why = may.what;

@@ -25,10 +25,22 @@ struct DiskReplicaIndex::Holder {
     if (it == forgets.end()) return;
     const auto waiting = std::move(it->second);
     forgets.erase(it);
-    for (const auto& forgetting : waiting)
-      if (--forgetting->open == 0 && forgetting->gone) forgetting->gone();
+    for (const auto& forgetting : waiting) forgetting->ended({});
+  }
+  // It is still under way, and nobody waits for it any more.
+  void fail_forget(const std::string& name, Generation generation, Code code) {
+    const auto waiting = std::exchange(forgets[{name, generation.n}], {});
+    const Result<> outcome =
+        fail(Code::kUnavailable, "the disk of node '%s' has it still (%s), and tries again",
+             escape(node.name).c_str(), mc::name(code));
+    for (const auto& forgetting : waiting) forgetting->ended(outcome);
   }
 };
+
+void DiskReplicaIndex::Forgetting::ended(const Result<>& of_holder) {
+  if (!of_holder && outcome) outcome = of_holder;
+  if (--open == 0 && gone) gone(outcome);
+}
 
 DiskReplicaIndex::DiskReplicaIndex(uint64_t queue_max) : queue_max_(queue_max) {
   objects_.on_loss(
@@ -112,6 +124,9 @@ bool DiskReplicaIndex::report(const TierReport& m, Time now) {
     if (r.event == static_cast<uint8_t>(TierEvent::kGone)) {
       objects_.remove(h->number, r.name, r.generation);
       h->end_forget(r.name, r.generation);
+    } else if (r.event == static_cast<uint8_t>(TierEvent::kNotGone)) {
+      objects_.remove(h->number, r.name, r.generation);
+      h->fail_forget(r.name, r.generation, code_from_wire(r.code));
     } else if (r.event == static_cast<uint8_t>(TierEvent::kBrought)) {
       if (brought_) brought_(m.node, r.name, Code{}, now);
     } else if (r.event == static_cast<uint8_t>(TierEvent::kNotBrought)) {
@@ -174,8 +189,7 @@ void DiskReplicaIndex::drop(const NodeId& node, Time now) {
   }
   holder.jobs.clear();
   for (const auto& [what, waiting] : std::exchange(holder.forgets, {}))
-    for (const auto& forgetting : waiting)
-      if (--forgetting->open == 0 && forgetting->gone) forgetting->gone();
+    for (const auto& forgetting : waiting) forgetting->ended({});
   if (const auto beat = std::exchange(holder.beat, nullptr))
     beat(TierWork{0, static_cast<uint8_t>(BeatStatus::kRemount), {}, false});
 }
@@ -240,8 +254,16 @@ void DiskReplicaIndex::order_forget(Holder& h, const std::string& name, Generati
   h.forgets[{name, generation.n}].push_back(forgetting);
 }
 
-void DiskReplicaIndex::forget(const std::string& name, std::function<void()> gone) {
+bool DiskReplicaIndex::forget(const std::string& name, Gone gone) {
   auto forgetting = std::make_shared<Forgetting>();
+  for (const auto& h : holders_) {
+    if (h == nullptr || h->forgets.empty()) continue;
+    for (auto it = h->forgets.lower_bound({name, 0});
+         it != h->forgets.end() && it->first.first == name; ++it) {
+      ++forgetting->open;
+      it->second.push_back(forgetting);
+    }
+  }
   if (const auto it = offloads_.find(name); it != offloads_.end()) {
     // Do not wait for the offload's end. If it was written after all, the holder forgets it.
     const auto [node, object] = std::move(it->second);
@@ -255,8 +277,8 @@ void DiskReplicaIndex::forget(const std::string& name, std::function<void()> gon
   }
   for (const DiskObjects::Copy& copy : objects_.take(name))
     order_forget(*holders_[copy.holder], name, copy.generation, forgetting);
-  if (forgetting->open == 0 && gone) return gone();
   forgetting->gone = std::move(gone);
+  return forgetting->open > 0;
 }
 
 // ---- a draining node

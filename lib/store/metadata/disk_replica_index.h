@@ -91,8 +91,11 @@ class DiskReplicaIndex {
   using Brought = std::function<void(const NodeId&, const std::string& name, Code, Time now)>;
   void on_brought(Brought callback) { brought_ = std::move(callback); }
 
-  // Removes it from all disks. Calls `gone` once, when no holder has it any more.
-  void forget(const std::string& name, std::function<void()> gone);
+  // Removes it from all disks, or waits for removals under way. Calls `gone` once, later: when
+  // no holder has it any more, or with kUnavailable when one could not remove it, and tries again.
+  // Returns: false if no disk has it; then nothing is called.
+  using Gone = std::function<void(const Result<>&)>;
+  bool forget(const std::string& name, Gone gone);
   bool any() const { return !numbers_.empty(); }
   std::vector<HolderStat> stat() const;
 
@@ -105,7 +108,9 @@ class DiskReplicaIndex {
  private:
   struct Forgetting {
     size_t open = 0;
-    std::function<void()> gone;
+    Result<> outcome;
+    Gone gone;
+    void ended(const Result<>& of_holder);
   };
   Holder* holder_of(const NodeId& node) const;
   void add(Holder& holder, const TierObject& object, const Refused& refused);

@@ -159,8 +159,10 @@ void FileStorage::send_page(size_t from) {
 void FileStorage::beat() {
   if (!mounted_ || flushed_) return;
   beating_ = true;
-  if (!trouble_.empty() && loop_.now() >= trouble_until_) trouble_.clear();
+  if (loop_.now() >= trouble_until_) trouble_.clear();
   writer_->post([this] { backend_->compact(); });
+  if (!writing_ && !removals_.failed.empty() && loop_.now() >= removals_.again_at)
+    forget(std::exchange(removals_.failed, {}), false);
   const ssd::Usage u = usage();
   used_.set(static_cast<double>(u.used));
   objects_.set(static_cast<double>(u.objects));

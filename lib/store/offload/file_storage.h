@@ -163,7 +163,12 @@ class FileStorage {
   std::deque<Offload> gathering_;
   uint64_t gathering_bytes_ = 0;
   bool writing_ = false;
-  std::vector<ssd::Stored> forget_later_;  // they may be in the current write
+  struct Removals {
+    std::vector<ssd::Stored> later;   // they may be in the current write
+    std::vector<ssd::Stored> failed;  // tried again after again_at
+    Time again_at{};
+  };
+  Removals removals_;
   std::deque<Parked> parked_;
   std::deque<TierObject> bringing_;  // moves that wait for staging memory
   std::function<void()> flushed_;    // set while it flushes

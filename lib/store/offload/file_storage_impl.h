@@ -15,6 +15,7 @@ struct FileStorage::Batch {
   std::vector<size_t> which;               // index of each one's job
   std::vector<ssd::AlignedBuffer> copies;  // of values in several pieces
   ssd::Backend::Eviction eviction;
+  std::vector<ssd::Stored> left;  // whose eviction failed
   uint32_t attempt = 0;
 };
 

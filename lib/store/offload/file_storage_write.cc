@@ -11,6 +11,13 @@ namespace mc::store {
 namespace {
 constexpr uint32_t kWriteAttempts = 3;  // per write; each evicts more first
 constexpr Duration kTrouble = std::chrono::seconds(10);
+constexpr Duration kRemoveAgain = std::chrono::milliseconds(500);
+
+// What the node tells of its disk: the master offloads nothing to it meanwhile.
+void note_trouble(std::string& trouble, const char* what, const Error& error) {
+  if (trouble != error.what) log_warn("ssd", "%s: %s", what, error.what.c_str());
+  trouble = error.what;
+}
 }  // namespace
 
 Result<> FileStorage::check_job(const TierJob& job) const {
@@ -103,7 +110,8 @@ void FileStorage::evicted(const std::shared_ptr<Batch>& batch) {
 }
 
 void FileStorage::write(const std::shared_ptr<Batch>& batch) {
-  backend_->commit_evict(std::move(batch->eviction));
+  auto left = backend_->commit_evict(std::move(batch->eviction));
+  batch->left.insert(batch->left.end(), left.begin(), left.end());
   batch->eviction = {};
   auto written = backend_->write(batch->saves);
   if (!written && written.error().code == Code::kNoSpace && ++batch->attempt < kWriteAttempts &&
@@ -125,6 +133,9 @@ void FileStorage::write(const std::shared_ptr<Batch>& batch) {
 
 void FileStorage::written(const std::shared_ptr<Batch>& batch) {
   writing_ = false;
+  // The master, which was told that they were gone, orders that they be forgotten.
+  for (const ssd::Stored& o : batch->left)
+    tell({static_cast<uint8_t>(TierEvent::kStored), 0, o.key, o.generation});
   for (size_t i = 0; i < batch->jobs.size(); ++i) {
     const TierObject& object = batch->jobs[i].object;
     const Result<>& outcome = batch->outcomes[i];
@@ -137,15 +148,14 @@ void FileStorage::written(const std::shared_ptr<Batch>& batch) {
     }
     refused_.add();
     const Error& e = outcome.error();
-    if (e.code != Code::kStale && trouble_ != e.what) {
-      log_warn("ssd", "not written: %s", e.what.c_str());
-      trouble_ = e.what;
+    if (e.code != Code::kStale) {
+      note_trouble(trouble_, "not written", e);
       trouble_until_ = loop_.now() + kTrouble;
     }
     tell({static_cast<uint8_t>(TierEvent::kNotStored), static_cast<uint8_t>(e.code), object.name,
           object.generation});
   }
-  if (!forget_later_.empty()) forget(std::exchange(forget_later_, {}), false);
+  if (!removals_.later.empty()) forget(std::exchange(removals_.later, {}), false);
   cut();
   report();
   arm();
@@ -160,21 +170,28 @@ void FileStorage::give_up(const TierObject& object) {
     return same;
   });
   if (writing_)
-    forget_later_.push_back(stored_of(object));
+    removals_.later.push_back(stored_of(object));
   else
     forget({stored_of(object)}, false);
 }
 
+// Nothing is reported gone that the next start might find again.
 void FileStorage::forget(std::vector<ssd::Stored> objects, bool damaged) {
   if (damaged) damaged_.add(objects.size());
   writer_->post([this, objects = std::move(objects)] {
-    auto removed = backend_->remove(objects);
-    mail_->post([this, objects, removed = std::move(removed)] {
-      if (!removed) log_warn("ssd", "remove: %s", removed.error().what.c_str());
+    auto outcome = backend_->remove(objects);
+    mail_->post([this, objects, outcome = std::move(outcome)] {
+      const TierEvent event = outcome ? TierEvent::kGone : TierEvent::kNotGone;
+      const Code code = outcome ? Code{} : outcome.error().code;
+      if (!outcome) {
+        if (removals_.failed.empty()) removals_.again_at = loop_.now() + kRemoveAgain;
+        removals_.failed.insert(removals_.failed.end(), objects.begin(), objects.end());
+        if (code == Code::kBusy) return;  // an eviction is about to remove them
+        note_trouble(trouble_, "not removed", outcome.error());
+        trouble_until_ = loop_.now() + kTrouble;
+      }
       for (const ssd::Stored& o : objects)
-        tell({static_cast<uint8_t>(TierEvent::kGone),
-              removed ? uint8_t{0} : static_cast<uint8_t>(removed.error().code), o.key,
-              o.generation});
+        tell({static_cast<uint8_t>(event), static_cast<uint8_t>(code), o.key, o.generation});
       report();
     });
   });

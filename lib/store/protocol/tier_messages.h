@@ -106,6 +106,7 @@ enum class TierEvent : uint8_t {
   kGone = 3,       // evicted or damaged; removed once this is acknowledged
   kBrought = 4,    // memory of the pool holds it
   kNotBrought = 5,
+  kNotGone = 6,  // ordered to be forgotten, yet still on the disk; `code` says why; tried again
 };
 struct TierResult {
   uint8_t event = 0;

@@ -44,7 +44,7 @@ void append_requests(xfer::Op op, const std::vector<Part>& parts, uint64_t bytes
         r.segment = segment;
         r.offset = piece.offset;
         r.bytes = n;
-        r.guard = {piece.guard, generation_at(place, generation).n};
+        r.guard = {piece.guard, generation_at(place, generation).n, false};
         r.deadline = deadline;
         out.push_back(r);
       }
@@ -76,7 +76,7 @@ inline void append_range(uint64_t offset, std::span<std::byte> into, uint64_t by
       r.segment = segment;
       r.offset = piece.offset + (begin - at);
       r.bytes = end - begin;
-      r.guard = {piece.guard, generation_at(place, generation).n};
+      r.guard = {piece.guard, generation_at(place, generation).n, false};
       r.deadline = deadline;
       out.push_back(r);
     }

@@ -75,14 +75,18 @@ class Backend {
   virtual uint64_t cost(std::span<const Save> items) const = 0;  // bytes on the disk
   // Phase one: makes space for `bytes` more.
   virtual Eviction begin_evict(uint64_t bytes) = 0;
-  virtual void commit_evict(Eviction eviction) = 0;  // phase two
-  // Gives back space of removed objects that removal left, a bounded part of it. To be called about
-  // every second.
+  // Phase two. Returns: the objects whose deletion failed. They are found no more, but a start may
+  // find them again: they are to be removed.
+  virtual std::vector<Stored> commit_evict(Eviction eviction) = 0;
+  // Gives back space of removed objects that removal left, a bounded part of it, and tries
+  // deletions again that failed. To be called about every second.
   virtual void compact() {}
   // Writes all items or none; they are durable when it returns. It replaces older generations of a
   // key and skips items that it has already.
   virtual Result<> write(std::span<const Save> items) = 0;
   // The removal is durable when it returns. It skips keys that it does not have in that generation.
+  // After an error the objects are found no more, but a start may find them again, and their space
+  // is not given on. Called again with the same objects, it tries again.
   virtual Result<> remove(std::span<const Stored> objects) = 0;
   // Sets every outcome: kNotFound, kNoSpace (`into` is too small), kCorrupt, kUnavailable.
   // Calls `each`, if set, for every load as soon as its outcome is set.

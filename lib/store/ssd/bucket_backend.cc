@@ -9,7 +9,6 @@
 // Between a rewriting's write and its deletion both have the same objects in the same generations:
 // a start then keeps the older bucket, and the new one's entries as removed.
 #include <algorithm>
-#include <map>
 #include <unordered_map>
 
 #include "store/ssd/aligned_buffer.h"
@@ -25,6 +24,20 @@ uint64_t live_bytes_of(const std::vector<BucketEntry>& entries) {
   uint64_t n = kPageBytes;
   for (const BucketEntry& e : entries) n += align_up(e.object.bytes);
   return n;
+}
+
+// Those whose .meta may still list one of these objects, or an older content of its key.
+std::vector<BucketPtr> listing(const std::set<BucketPtr>& unclean,
+                               std::span<const Stored> objects) {
+  std::vector<BucketPtr> out;
+  for (const BucketPtr& bucket : unclean)
+    if (std::any_of(bucket->entries.begin(), bucket->entries.end(), [&](const BucketEntry& e) {
+          return std::any_of(objects.begin(), objects.end(), [&](const Stored& o) {
+            return e.object.key == o.key && e.object.generation <= o.generation;
+          });
+        }))
+      out.push_back(bucket);
+  return out;
 }
 
 }  // namespace
@@ -191,7 +204,8 @@ Result<> BucketBackend::write(std::span<const Save> items) {
                 rounded_bytes_text(u.capacity).c_str(), rounded_bytes_text(u.used).c_str(),
                 rounded_bytes_text(need).c_str());
   MC_TRY(const BucketPtr bucket, write_bucket(fresh));
-  return strike(adopt(bucket));
+  (void)strike(adopt(bucket));  // compact() tries again what fails
+  return {};
 }
 
 // ---- removal and eviction
@@ -209,30 +223,41 @@ Result<> BucketBackend::remove(std::span<const Stored> objects) {
       index_.erase(it);
     }
   }
-  return strike(dead);
+  return strike(dead, listing(unclean_, objects));
 }
 
-// Removes entries that left the index from the .meta files.
-Result<> BucketBackend::strike(std::span<const At> dead) {
-  std::map<uint64_t, BucketPtr> touched;
-  auto empty = std::make_shared<std::vector<BucketPtr>>();
+// Removes entries that left the index from the .meta files; `touched`: further buckets whose file
+// is to be written again, or deleted. Returns: the first error; those buckets are unclean then.
+Result<> BucketBackend::strike(std::span<const At> dead, std::vector<BucketPtr> touched) {
   {
     const Lock lock(mutex_);
     for (const At& at : dead) {
       if (at.bucket->gone || at.bucket->dead[at.entry]) continue;
       at.bucket->dead[at.entry] = true;
       at.bucket->live_bytes -= align_up((*at).object.bytes);
-      touched[at.bucket->id] = at.bucket;
-      if (--at.bucket->live > 0) continue;
-      take(at.bucket);
-      empty->push_back(at.bucket);
+      touched.push_back(at.bucket);
+      if (--at.bucket->live == 0) take(at.bucket);
     }
   }
+  std::sort(touched.begin(), touched.end(),
+            [](const BucketPtr& a, const BucketPtr& b) { return a->id < b->id; });
+  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
   Result<> first;
-  for (const auto& [id, bucket] : touched)
-    if (bucket->live > 0)
-      if (auto written = write_table(*bucket); !written && first) first = written;
-  commit_evict({{}, true, std::move(empty)});
+  std::vector<BucketPtr> gone;
+  for (const BucketPtr& bucket : touched) {
+    if (bucket->gone && !bucket->leaves) {
+      gone.push_back(bucket);
+      continue;
+    }
+    auto written = bucket->leaves ? Result<>(fail(Code::kBusy, "its bucket is being evicted"))
+                                  : write_table(*bucket);
+    if (written)
+      unclean_.erase(bucket);
+    else
+      unclean_.insert(bucket);
+    if (!written && first) first = std::move(written);
+  }
+  (void)delete_files(gone, first);
   return first;
 }
 
@@ -276,6 +301,8 @@ Backend::Eviction BucketBackend::begin_evict(uint64_t bytes) {
       index_.erase(it);
     }
     take(bucket);
+    bucket->leaves = true;
+    unclean_.insert(bucket);
     rest->push_back(bucket);
   }
   eviction.rest = std::move(rest);
@@ -287,14 +314,38 @@ void BucketBackend::unlink(const Bucket& bucket) {
   if (disk_->sync_folder(".")) (void)disk_->remove(bucket.name(kBucketSuffix));
 }
 
-void BucketBackend::commit_evict(Eviction eviction) {
-  if (eviction.rest == nullptr) return;
+std::vector<Stored> BucketBackend::commit_evict(Eviction eviction) {
+  std::vector<Stored> left;
+  if (eviction.rest == nullptr) return left;
   const auto buckets = std::static_pointer_cast<std::vector<BucketPtr>>(eviction.rest);
-  if (buckets->empty()) return;
-  for (const BucketPtr& b : *buckets) (void)disk_->remove(b->name(kMetaSuffix));
-  const bool durable = disk_->sync_folder(".").has_value();
+  for (const BucketPtr& b : *buckets) b->leaves = false;
+  Result<> first;
+  for (const BucketPtr& b : delete_files(*buckets, first))
+    for (size_t i = 0; i < b->entries.size(); ++i)
+      if (!b->dead[i]) left.push_back(b->entries[i].object);
+  return left;
+}
+
+// Returns: those whose .meta may be there at the next start. They are unclean, and take their space
+// still.
+std::vector<BucketPtr> BucketBackend::delete_files(const std::vector<BucketPtr>& buckets,
+                                                   Result<>& first) {
+  std::vector<BucketPtr> deleted, left;
+  for (const BucketPtr& b : buckets) {
+    auto removed = disk_->remove(b->name(kMetaSuffix));
+    (removed ? deleted : left).push_back(b);
+    if (!removed && first) first = std::move(removed);
+  }
+  if (!deleted.empty())
+    if (auto durable = disk_->sync_folder("."); !durable) {
+      left = buckets;
+      deleted.clear();
+      if (first) first = std::move(durable);
+    }
+  unclean_.insert(left.begin(), left.end());
+  for (const BucketPtr& b : deleted) unclean_.erase(b);
   const Time deadline = clock_.now() + options_.reader_wait;
-  for (const BucketPtr& b : *buckets) {
+  for (const BucketPtr& b : deleted) {
     {
       const Lock lock(mutex_);
       for (Time now = clock_.now(); b->readers > 0 && now < deadline; now = clock_.now())
@@ -307,8 +358,9 @@ void BucketBackend::commit_evict(Eviction eviction) {
       usage_.used -= b->disk_bytes;
     }
     // The .bucket must survive as long as the .meta may return after a power cut.
-    if (durable) (void)disk_->remove(b->name(kBucketSuffix));
+    (void)disk_->remove(b->name(kBucketSuffix));
   }
+  return left;
 }
 
 // ---- reads

@@ -4,6 +4,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -25,6 +26,7 @@ struct Bucket {
   Time last_read = Time::min();
   uint32_t readers = 0;
   bool gone = false;    // evicted or removed
+  bool leaves = false;  // between the two phases of eviction
   bool zombie = false;  // its last reader deletes it
   bool stays = false;   // it could not be rewritten
   std::string name(const char* suffix) const {
@@ -43,7 +45,7 @@ class BucketBackend final : public Backend {
 
   uint64_t cost(std::span<const Save> items) const override;
   Eviction begin_evict(uint64_t bytes) override;
-  void commit_evict(Eviction eviction) override;
+  std::vector<Stored> commit_evict(Eviction eviction) override;
   void compact() override;
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
@@ -69,7 +71,8 @@ class BucketBackend final : public Backend {
   Result<> copy_values(const Bucket& bucket, const std::vector<uint64_t>& sources,
                        const Disk::FilePtr& source, const Disk::FilePtr& target);
   Result<Disk::FilePtr> handle(const BucketPtr& bucket);
-  Result<> strike(std::span<const At> dead);
+  Result<> strike(std::span<const At> dead, std::vector<BucketPtr> touched = {});
+  std::vector<BucketPtr> delete_files(const std::vector<BucketPtr>& buckets, Result<>& first);
   void take(const BucketPtr& bucket) MC_REQUIRES(mutex_);
   BucketPtr victim() const MC_REQUIRES(mutex_);
   void unlink(const Bucket& bucket);
@@ -78,6 +81,7 @@ class BucketBackend final : public Backend {
   const BackendOptions options_;
   const Clock& clock_;
   uint64_t last_id_ = 0;
+  std::set<BucketPtr> unclean_;  // a start would find more in their .meta than they have
   Time compact_at_ = Time::min();
   mutable Mutex mutex_;
   Condition left_;  // signalled when a reader of a gone bucket leaves

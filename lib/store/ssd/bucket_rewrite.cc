@@ -24,6 +24,7 @@ BucketPtr BucketBackend::sparse() const {
 }
 
 void BucketBackend::compact() {
+  (void)strike({}, {unclean_.begin(), unclean_.end()});
   if (clock_.now() < compact_at_) return;
   BucketPtr old;
   {
@@ -47,7 +48,8 @@ void BucketBackend::compact() {
     usage_.used += (*fresh)->disk_bytes;
     take(old);
   }
-  commit_evict({{}, true, std::make_shared<std::vector<BucketPtr>>(1, old)});
+  Result<> first;
+  (void)delete_files({old}, first);  // if it fails: a start keeps one of the two
 }
 
 // Returns: a durable bucket with the live values of the old one. Its id is the next, so that it is

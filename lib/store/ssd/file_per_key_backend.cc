@@ -4,6 +4,7 @@
 //
 // Order of a write: NAME.tmp with header and value, fdatasync, rename, fsync of the folder.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/hash.h"
@@ -36,7 +37,8 @@ class FilePerKeyBackend final : public Backend {
 
   uint64_t cost(std::span<const Save> items) const override;
   Eviction begin_evict(uint64_t bytes) override;
-  void commit_evict(Eviction eviction) override;
+  std::vector<Stored> commit_evict(Eviction eviction) override;
+  void compact() override { (void)unlink(std::vector<EntryPtr>(left_.begin(), left_.end())); }
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
   void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
@@ -59,6 +61,7 @@ class FilePerKeyBackend final : public Backend {
   const Clock& clock_;
   Table table_;
   std::set<std::string> folders_;  // that exist on the disk
+  std::set<EntryPtr> left_;        // whose files may be there at the next start
   std::atomic<uint64_t> used_{0}, waiting_{0};
 };
 
@@ -203,23 +206,29 @@ Result<> FilePerKeyBackend::write(std::span<const Save> items) {
     used_ += bytes_of(s.object);
     if (EntryPtr older = table_.insert(s.object, 0)) replaced.push_back(std::move(older));
   }
-  return unlink(replaced);
+  (void)unlink(replaced);  // compact() tries again what fails
+  return {};
 }
 
 // ---- removal and eviction
 
+// What fails takes its space still.
 Result<> FilePerKeyBackend::unlink(std::span<const EntryPtr> entries) {
   Result<> first;
-  std::set<std::string> folders;
+  std::map<std::string, std::vector<EntryPtr>> folders;
+  left_.insert(entries.begin(), entries.end());
   for (const EntryPtr& e : entries) {
-    const uint64_t n = bytes_of(e->object);
     // Readers that opened the file keep its bytes; later ones find it gone.
-    if (auto gone = disk_->remove(path_of(e->object)); !gone && first) first = gone;
-    folders.insert(folder_of(e->object.key));
-    used_ -= n;
+    auto gone = disk_->remove(path_of(e->object));
+    if (gone) folders[folder_of(e->object.key)].push_back(e);
+    if (!gone && first) first = std::move(gone);
   }
-  for (const std::string& folder : folders)
-    if (auto durable = disk_->sync_folder(folder); !durable && first) first = durable;
+  for (const auto& [folder, gone] : folders) {
+    auto durable = disk_->sync_folder(folder);
+    for (const EntryPtr& e : gone)
+      if (durable && left_.erase(e) > 0) used_ -= bytes_of(e->object);
+    if (!durable && first) first = std::move(durable);
+  }
   return first;
 }
 
@@ -227,6 +236,7 @@ Result<> FilePerKeyBackend::remove(std::span<const Stored> objects) {
   std::vector<EntryPtr> gone;
   for (const Stored& o : objects)
     if (EntryPtr entry = table_.take(o.key, o.generation)) gone.push_back(std::move(entry));
+  append_older(left_, objects, gone);
   return unlink(gone);
 }
 
@@ -237,11 +247,12 @@ Backend::Eviction FilePerKeyBackend::begin_evict(uint64_t bytes) {
   return eviction;
 }
 
-void FilePerKeyBackend::commit_evict(Eviction eviction) {
-  if (eviction.rest == nullptr) return;
+std::vector<Stored> FilePerKeyBackend::commit_evict(Eviction eviction) {
+  if (eviction.rest == nullptr) return {};
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= bytes_of(e->object);
   (void)unlink(*entries);
+  return objects_among(left_, *entries);
 }
 
 // ---- reads

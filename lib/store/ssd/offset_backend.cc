@@ -8,6 +8,7 @@
 // entry of the next one.
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "store/ssd/aligned_buffer.h"
 #include "store/ssd/extent_allocator.h"
@@ -37,7 +38,8 @@ class OffsetBackend final : public Backend {
 
   uint64_t cost(std::span<const Save> items) const override;
   Eviction begin_evict(uint64_t bytes) override;
-  void commit_evict(Eviction eviction) override;
+  std::vector<Stored> commit_evict(Eviction eviction) override;
+  void compact() override { (void)forget(std::vector<EntryPtr>(left_.begin(), left_.end())); }
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
   void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
@@ -63,6 +65,7 @@ class OffsetBackend final : public Backend {
   const Clock& clock_;
   const uint64_t data_bytes_;
   Table table_;
+  std::set<EntryPtr> left_;  // that the log may still have
   Disk::FilePtr data_, log_;
   uint64_t log_number_ = 0, log_bytes_ = 0, log_entries_ = 0, sequence_ = 0;
   std::atomic<uint64_t> waiting_{0}, log_size_{0};
@@ -211,12 +214,13 @@ void OffsetBackend::free(const EntryPtr& entry) {
 }
 
 // The entries left the table. Removes them from the log, then frees their space unless a reader
-// still uses it.
+// still uses it. What fails takes its space still.
 Result<> OffsetBackend::forget(std::span<const EntryPtr> gone) {
   if (gone.empty()) return {};
+  left_.insert(gone.begin(), gone.end());
   MC_TRY_(append({}, {}, gone));
   for (const EntryPtr& e : gone)
-    if (table_.retire(e)) free(e);
+    if (left_.erase(e) > 0 && table_.retire(e)) free(e);
   return {};
 }
 
@@ -271,7 +275,8 @@ Result<> OffsetBackend::write(std::span<const Save> items) {
   for (size_t i = 0; i < saves.size(); ++i)
     if (EntryPtr older = table_.insert(saves[i].object, at[i]))
       replaced.push_back(std::move(older));
-  return forget(replaced);
+  (void)forget(replaced);  // compact() tries again if that fails
+  return {};
 }
 
 // ---- removal and eviction
@@ -280,6 +285,7 @@ Result<> OffsetBackend::remove(std::span<const Stored> objects) {
   std::vector<EntryPtr> gone;
   for (const Stored& o : objects)
     if (EntryPtr entry = table_.take(o.key, o.generation)) gone.push_back(std::move(entry));
+  append_older(left_, objects, gone);
   return forget(gone);
 }
 
@@ -294,11 +300,12 @@ Backend::Eviction OffsetBackend::begin_evict(uint64_t bytes) {
   return eviction;
 }
 
-void OffsetBackend::commit_evict(Eviction eviction) {
-  if (eviction.rest == nullptr) return;
+std::vector<Stored> OffsetBackend::commit_evict(Eviction eviction) {
+  if (eviction.rest == nullptr) return {};
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= span_of(e->object);
-  (void)forget(*entries);  // if the log write fails, their space stays taken
+  (void)forget(*entries);
+  return objects_among(left_, *entries);
 }
 
 // ---- reads

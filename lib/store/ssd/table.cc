@@ -1,5 +1,6 @@
 #include "store/ssd/table.h"
 
+#include <algorithm>
 #include <tuple>
 
 #include "base/hash.h"
@@ -150,6 +151,23 @@ Backend::Eviction take_victims(Table& table, Evict policy, uint64_t used, uint64
   }
   eviction.rest = std::move(entries);
   return eviction;
+}
+
+void append_older(const std::set<Table::EntryPtr>& left, std::span<const Stored> objects,
+                  std::vector<Table::EntryPtr>& out) {
+  for (const Table::EntryPtr& entry : left)
+    if (std::any_of(objects.begin(), objects.end(), [&](const Stored& o) {
+          return o.key == entry->object.key && entry->object.generation <= o.generation;
+        }))
+      out.push_back(entry);
+}
+
+std::vector<Stored> objects_among(const std::set<Table::EntryPtr>& left,
+                                  std::span<const Table::EntryPtr> entries) {
+  std::vector<Stored> out;
+  for (const Table::EntryPtr& entry : entries)
+    if (left.contains(entry)) out.push_back(entry->object);
+  return out;
 }
 
 std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time now) {

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <list>
+#include <set>
 #include <unordered_map>
 
 #include "base/mutex.h"
@@ -66,6 +67,13 @@ class Table {
 // Eviction::rest is a vector of their entries.
 Backend::Eviction take_victims(Table& table, Evict policy, uint64_t used, uint64_t bytes,
                                uint64_t capacity, uint64_t (*span)(const Stored&));
+// Adds the entries of `left` that have a key of these objects and are not newer: what has left the
+// table, and a start would find again.
+void append_older(const std::set<Table::EntryPtr>& left, std::span<const Stored> objects,
+                  std::vector<Table::EntryPtr>& out);
+// The objects of these entries that are in `left`.
+std::vector<Stored> objects_among(const std::set<Table::EntryPtr>& left,
+                                  std::span<const Table::EntryPtr> entries);
 // Pins the entries of the loads that the table has, and sets their outcomes to the objects.
 std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time now);
 

@@ -8,7 +8,7 @@ namespace {
 bool alike(const Request& a, const Request& b) {
   return !a.digest && !b.digest && a.op == b.op && a.segment == b.segment &&
          a.priority == b.priority && a.deadline == b.deadline && a.guard.offset == b.guard.offset &&
-         a.guard.expected == b.guard.expected;
+         a.guard.expected == b.guard.expected && a.guard.raises == b.guard.raises;
 }
 
 uint64_t apart(const std::byte* from, const std::byte* to) {

@@ -78,6 +78,10 @@ struct Slice {
   PeerPtr peer;
   std::shared_ptr<Task> task;
   const std::atomic<bool>* cancelled = nullptr;  // of the task: return the slice soon
+  // It moves bytes, behind a guard word that it raises before.
+  bool raises_first() const {
+    return guard.raises && op == Op::kWrite && guard.offset != Guard::kNone && !advances_guard;
+  }
 };
 using SlicePtr = std::unique_ptr<Slice>;
 

@@ -28,6 +28,19 @@ struct PreparedTransfers::Impl {
     }
   }
 
+  // What keeps the local memory that this engine allocated.
+  void hold_local() {
+    std::vector<std::span<const std::byte>> ranges;
+    for (const Request& r : requests)
+      ranges.emplace_back(r.local, span_of(r.bytes, r.rows, r.local_stride));
+    local = engine.registry->mapped(ranges);
+  }
+  Result<> still_there() const {
+    for (const BufferPtr& buffer : local)
+      if (buffer->withdrawn.load(std::memory_order_acquire))
+        return fail(Code::kInvalid, "local memory of prepared requests was freed");
+    return {};
+  }
   uint64_t device_version() const {
     return engine.registry->has_devices() ? engine.registry->version() : 0;
   }
@@ -42,6 +55,7 @@ struct PreparedTransfers::Impl {
   }
   // The peers are looked at first: if one is replaced meanwhile, the next run sees it.
   Result<PlanPtr> current() {
+    MC_TRY_(still_there());
     const uint64_t devices = device_version();
     MC_TRY(auto peers, peers_now());
     {
@@ -76,6 +90,7 @@ struct PreparedTransfers::Impl {
   const std::vector<Request> requests;
   uint64_t bytes = 0;
   std::vector<SegmentHandle> segments;
+  std::vector<BufferPtr> local;
   Mutex mutex;
   PlanPtr plan MC_GUARDED_BY(mutex);
 };
@@ -90,6 +105,7 @@ Result<std::unique_ptr<PreparedTransfers>> PreparedTransfers::make(Engine& engin
       return fail(Code::kInvalid, "a prepared request has a deadline: give it to each run");
   auto impl = std::make_unique<Impl>(*engine.impl_, std::move(requests));
   MC_TRY_(impl->current());
+  impl->hold_local();
   return std::unique_ptr<PreparedTransfers>(new PreparedTransfers(std::move(impl)));
 }
 

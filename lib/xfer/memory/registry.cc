@@ -371,6 +371,25 @@ uint64_t Registry::device_at(const std::byte* local) const {
   return device && *device != nullptr ? (*device)->offset + 1 : 0;
 }
 
+std::vector<BufferPtr> Registry::mapped(std::span<const std::span<const std::byte>> ranges) const {
+  std::map<const std::byte*, BufferPtr> all;
+  {
+    Lock lock(mutex_);
+    for (const auto& [offset, b] : buffers_)
+      if (b->mapped > 0) all.emplace(b->data, b);
+  }
+  std::vector<BufferPtr> out;
+  for (const auto& range : ranges) {
+    auto it = all.upper_bound(range.data());
+    if (it != all.begin() &&
+        range.data() - std::prev(it)->first < static_cast<ptrdiff_t>(std::prev(it)->second->mapped))
+      --it;
+    for (; it != all.end() && it->first < range.data() + range.size(); it = all.erase(it))
+      out.push_back(it->second);
+  }
+  return out;
+}
+
 BufferPtr Registry::by_shm_id(uint32_t id) const {
   Lock lock(mutex_);
   for (const auto& [offset, b] : buffers_)

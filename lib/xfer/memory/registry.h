@@ -108,6 +108,9 @@ class Registry {
   bool has_devices() const { return devices_known_.load(std::memory_order_acquire) > 0; }
   uint64_t device_at(const std::byte* local) const;  // names that buffer; 0: none
   BufferPtr by_shm_id(uint32_t id) const;
+  // The buffers with memory of the registry's own that these ranges touch, each once. They stay
+  // mapped as long as they are referenced, removed or not.
+  std::vector<BufferPtr> mapped(std::span<const std::span<const std::byte>> ranges) const;
   // Clears `done` of the ranges into which a process may still copy (write_slots.h).
   void fence(std::span<FencedRange> ranges) const;
 

@@ -125,14 +125,15 @@ class PriorityQueue {
   std::vector<T> remove_if(Match match) {
     std::vector<T> out;
     for (size_t c = 0; c < kPriorities; ++c) {
-      std::deque<Entry> kept;
-      for (Entry& e : queues_[c])
-        if (!match(std::as_const(e.item)))
-          kept.push_back(std::move(e));
-        else
-          out.push_back(take(c, e));
-      queues_[c].swap(kept);
-      if (queues_[c].empty()) waiting_ &= static_cast<ClassMask>(~(1u << c));
+      std::deque<Entry>& all = queues_[c];
+      auto kept = all.begin();  // nothing is moved before the first match
+      for (auto e = all.begin(); e != all.end(); ++e)
+        if (match(std::as_const(e->item)))
+          out.push_back(take(c, *e));
+        else if (kept++ != e)
+          *std::prev(kept) = std::move(*e);
+      all.erase(kept, all.end());
+      if (all.empty()) waiting_ &= static_cast<ClassMask>(~(1u << c));
     }
     return out;
   }

@@ -105,7 +105,7 @@ void RailQueue::carried(RailIndex rail, uint64_t bytes, Priority priority, Durat
   {
     Lock lock(mutex_);
     scheduler_.carried(rail, bytes, took, now);
-    heard_ = now;
+    times_.heard = now;
     if (config_.nic_inflight != nullptr) nic = nics_[rail];
   }
   if (config_.nic_inflight != nullptr) config_.nic_inflight->carried(nic, priority, bytes, now);
@@ -400,7 +400,7 @@ void RailQueue::complete(const AttemptPtr& attempt, Result<> outcome) {
       for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
     } else if (outcome) {
       scheduler_.done(attempt->rail, attempt->id, now);
-      heard_ = now;
+      times_.heard = now;
       part->won = true;
       // With one attempt, no other attempt can have written over the bytes since.
       if (part->begun == 1) part->whole->slice->digest = attempt->digest;
@@ -414,7 +414,7 @@ void RailQueue::complete(const AttemptPtr& attempt, Result<> outcome) {
       }
     } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
       scheduler_.recalled(attempt->rail, attempt->id, now);
-      heard_ = now;
+      times_.heard = now;
       part->final = std::move(outcome);
       for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
     } else {
@@ -436,7 +436,7 @@ void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
   {
     Lock lock(mutex_);
     const Time now = clock_.now();
-    if (round_trip) heard_ = now;
+    if (round_trip) times_.heard = now;
     scheduler_.pinged(rail, std::move(round_trip), now);
   }
   changed_->notify_all();

@@ -154,7 +154,11 @@ class RailQueue {
   std::deque<PartPtr> hedges_ MC_GUARDED_BY(mutex_);         // overdue, wanted on another rail
   std::vector<AttemptPtr> in_flight_ MC_GUARDED_BY(mutex_);  // attempts out
   AttemptId next_id_ MC_GUARDED_BY(mutex_) = 1;
-  Time heard_ MC_GUARDED_BY(mutex_){};  // when a rail last did anything right
+  struct Times {
+    Time heard{};    // when a rail last did anything right
+    Time look_at{};  // when to look at what is queued again
+  };
+  Times times_ MC_GUARDED_BY(mutex_);
   bool closed_ MC_GUARDED_BY(mutex_) = false;
 };
 

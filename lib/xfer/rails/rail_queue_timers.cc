@@ -5,6 +5,13 @@
 #include "xfer/rails/rail_part.h"
 
 namespace mc::xfer {
+namespace {
+
+// A look at thousands of queued slices takes no more than this part of the time: connections wait
+// for the mutex meanwhile. Who pulls a slice looks at it anyway.
+constexpr int kLookShare = 100;
+
+}  // namespace
 
 // Returns: an error if the part need not move any more.
 Result<> RailQueue::cancelled_or_expired(const Attempt::Part& part, Time now) const {
@@ -23,12 +30,13 @@ bool RailQueue::any_usable(Time now, uint64_t avoid) {
   return scheduler_.rails() == 1;
 }
 
-// Ends queued parts and recalls attempts that are cancelled or expired.
+// Ends queued parts that are cancelled or expired.
 void RailQueue::expire_queued(Time now, Outbox& out) {
   // A sole rail is used even at rest, but what waits for it does not wait longer than for several.
   const bool sole_rests =
       scheduler_.rails() == 1 && scheduler_.view(0, now).state >= RailState::kResting;
-  const bool stuck = (sole_rests || !any_usable(now, 0)) && now - heard_ > config_.peer_timeout;
+  const bool stuck =
+      (sole_rests || !any_usable(now, 0)) && now - times_.heard > config_.peer_timeout;
   const auto ended = queue_.remove_if([&](const PartPtr& part) {
     return !cancelled_or_expired(*part, now) ||
            (stuck && now - part->queued_since > config_.peer_timeout);
@@ -49,8 +57,6 @@ void RailQueue::expire_queued(Time now, Outbox& out) {
     }
     end(part, why, out);
   }
-  for (const AttemptPtr& a : in_flight_)
-    if (!cancelled_or_expired(*a->part, now)) cancel_attempt(a, out);
 }
 
 // Starts a second attempt for overdue ones, and ends lost ones.
@@ -82,7 +88,12 @@ std::vector<RailIndex> RailQueue::tick() {
     Lock lock(mutex_);
     const Time now = clock_.now();
     hedge_overdue(now, out);
-    expire_queued(now, out);
+    for (const AttemptPtr& a : in_flight_)
+      if (!cancelled_or_expired(*a->part, now)) cancel_attempt(a, out);
+    if (now >= times_.look_at) {
+      expire_queued(now, out);
+      times_.look_at = now + kLookShare * (clock_.now() - now);
+    }
     if (!closed_) ping = scheduler_.to_ping(now);
     wake = waiting() || closed_;
   }

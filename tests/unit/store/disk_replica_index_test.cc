@@ -96,7 +96,7 @@ TEST_CASE("a forget is done when every holder has said so, or is gone") {
   d.mount("b", {object("k", 6)});
   REQUIRE(d.tier.objects().find("k")->copies.size() == 2);
   bool gone = false;
-  d.tier.forget("k", [&] { gone = true; });
+  d.tier.forget("k", [&](const Result<>&) { gone = true; });
   CHECK(!d.tier.objects().has("k"));
   CHECK(!gone);
   d.beat("a");
@@ -106,9 +106,34 @@ TEST_CASE("a forget is done when every holder has said so, or is gone") {
   CHECK(!gone);
   d.tier.drop("b", t0);
   CHECK(gone);
-  bool at_once = false;
-  d.tier.forget("nobody", [&] { at_once = true; });
-  CHECK(at_once);
+  CHECK(!d.tier.forget("nobody", [](const Result<>&) { FAIL("called"); }));
+}
+
+TEST_CASE("a forget that a disk could not carry out is an error, and under way until it is done") {
+  Disks d;
+  d.mount("a", {object("k", 5)});
+  std::vector<Code> ended;
+  const auto note = [&](const Result<>& gone) {
+    ended.push_back(gone ? Code{} : gone.error().code);
+  };
+  CHECK(d.tier.forget("k", note));
+  d.beat("a");
+  d.beat("a", 1);  // the job is taken
+  d.report("a", TierEvent::kNotGone, "k", 5);
+  CHECK(ended == std::vector<Code>{Code::kUnavailable});
+  CHECK(!d.tier.objects().has("k"));
+  CHECK(!d.tier.forget("j", note));
+  CHECK(!d.tier.empty("a"));
+  CHECK(d.tier.forgetting("a").size() == 1);  // if the node is lost, its tombstone is kept
+  d.tier.forget("k", note);                   // joins it
+  d.told["a"].clear();
+  d.beat("a", 1);
+  CHECK(d.told["a"].empty());
+  CHECK(ended.size() == 1);
+  d.report("a", TierEvent::kGone, "k", 5);
+  CHECK(ended == std::vector<Code>{Code::kUnavailable, Code{}});
+  CHECK(!d.tier.forget("k", note));
+  CHECK(d.tier.empty("a"));
 }
 
 TEST_CASE("an object removed while it is written to a disk does not come back") {
@@ -116,7 +141,7 @@ TEST_CASE("an object removed while it is written to a disk does not come back") 
   d.mount("a", {});
   (void)d.tier.offload("a", job("k", 5), t0);
   bool gone = false;
-  d.tier.forget("k", [&] { gone = true; });
+  d.tier.forget("k", [&](const Result<>&) { gone = true; });
   d.report("a", TierEvent::kStored, "k", 5);
   CHECK(!d.tier.objects().has("k"));
   CHECK(d.ended.empty());
@@ -194,9 +219,7 @@ TEST_CASE("what a lost node held is found no more at once, and leaves a few at a
   // One that is put anew meanwhile, with other bytes, and one that is removed, are none of its.
   d.mount("c", {object("k900", 6, 8)});
   CHECK(d.tier.objects().find("k900")->checksum == 8);
-  bool gone = false;
-  d.tier.forget("k901", [&] { gone = true; });
-  CHECK(gone);
+  CHECK(!d.tier.forget("k901", {}));
   CHECK(left.size() == 66);
   CHECK(lost.size() == 63);
   CHECK(d.tier.go_on_dropping(1000) == 1000 - 934);

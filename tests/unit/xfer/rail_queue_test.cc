@@ -223,6 +223,30 @@ TEST_SUITE("rail queue") {
     for (const auto& [offset, outcome] : b.done.ended()) CHECK(!outcome.has_value());
   }
 
+  TEST_CASE("a look at all that waits takes a hundredth of the time at most") {
+    struct : Clock {
+      mutable Time t{};
+      Time now() const override { return t += std::chrono::milliseconds(1); }
+    } clock;  // each look takes a millisecond, or several
+    Done done;
+    const auto peer = std::make_shared<Peer>();
+    std::atomic<bool> cancelled{false};
+    RailQueue queue(done, clock, {}, Bench::named(peer));
+    queue.add_rail({"l", "r", -1, true}, [](const AttemptPtr&) {});
+    auto s = std::make_unique<Slice>();
+    s->piece = {0, 0, kBytes, 1, 0, 0};
+    s->cancelled = &cancelled;
+    s->peer = peer;
+    queue.push(std::move(s));
+    queue.tick();
+    cancelled.store(true);
+    const Time looked = clock.t;
+    while (done.count() == 0 && clock.t - looked < std::chrono::seconds(1)) queue.tick();
+    CHECK(clock.t - looked > std::chrono::milliseconds(90));
+    CHECK(clock.t - looked < std::chrono::milliseconds(900));
+    queue.close({Code::kUnavailable, "over"}, true);
+  }
+
   TEST_CASE("a long slice is cut to what suits the rail, and all of it is moved once") {
     Bench b(2);
     b.push(0, 10 * kMiB + 77);

@@ -40,6 +40,15 @@ Result<> still_offered(const std::byte* word, const Peer& peer) {
   return fail(Code::kStale, "%s withdrew this memory", node);
 }
 
+// `alive`: as above.
+Result<> raise_word(std::byte* word, const std::byte* alive, const Slice& slice) {
+  MC_TRY_(still_offered(alive, *slice.peer));
+  if (raise_guard_word(word, slice.guard.expected)) return {};
+  return fail(Code::kStale, "the guard at %llu of %s is newer already",
+              static_cast<unsigned long long>(slice.guard.offset),
+              slice.peer->descriptor.node.c_str());
+}
+
 }  // namespace
 
 LocalTransport::LocalTransport(Sink& sink, const Registry& registry, const Clock& clock,
@@ -192,6 +201,7 @@ Result<> LocalTransport::move(const Job& job, const Ahead& next) {
   if (claim.refused())
     return fail(Code::kUnsupported, "too many write into this memory of %s at a time",
                 slice.peer->descriptor.node.c_str());
+  if (slice.raises_first()) MC_TRY_(raise_word(job.held.there.guard, job.held.there.alive, slice));
   MC_TRY_(before_copy(job.held.there, *slice.peer, range, now));
   stop_if_told(slice);
   rule_.copies.learn_for(slice.batch_bytes);
@@ -370,15 +380,9 @@ Result<> LocalTransport::raise(const Slice& slice) {
     return fail(Code::kUnavailable, "no atomic access to memory of pid %u", peer->descriptor.pid);
   MC_TRY(const Held held,
          locate(peer, *buffer, {Op::kWrite, slice.guard.offset, slice.guard}, &slice));
-  const There& there = held.there;
   if (!peer->same_process && !process_alive(peer->pid)) return fail(gone(*peer));
-  MC_TRY_(still_offered(there.alive, *peer));
-  const bool raised = raise_guard_word(there.guard, slice.guard.expected);
-  MC_TRY_(still_offered(there.alive, *peer));
-  if (!raised)
-    return fail(Code::kStale, "the guard at %llu of %s is newer already",
-                static_cast<unsigned long long>(slice.guard.offset), peer->descriptor.node.c_str());
-  return {};
+  MC_TRY_(raise_word(held.there.guard, held.there.alive, slice));
+  return still_offered(held.there.alive, *peer);
 }
 
 void LocalTransport::forget(const PeerPtr& peer) {

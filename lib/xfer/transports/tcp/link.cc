@@ -5,6 +5,14 @@
 #include "base/hash.h"
 
 namespace mc::xfer::tcp {
+namespace {
+
+Kind kind_of(const Slice& slice) {
+  if (slice.advances_guard) return Kind::kRaise;
+  return slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
+}
+
+}  // namespace
 
 Result<> Link::open(const Stream::GiveUp& give_up, Duration* round_trip) {
   next_.reset();
@@ -62,7 +70,7 @@ void Link::abort() {
   close();
 }
 
-void Link::frame(Frame& f, const Asked& asked, bool more) const {
+void Link::frame(Frame& f, Kind kind, const Asked& asked, bool more) const {
   const Slice& slice = *asked.attempt->slice;
   const Piece& p = asked.attempt->piece;
   f.body = {peer_->descriptor.generation.n,
@@ -72,9 +80,6 @@ void Link::frame(Frame& f, const Asked& asked, bool more) const {
             p.remote_stride,
             slice.guard.offset,
             slice.guard.expected};
-  const Kind kind = slice.advances_guard    ? Kind::kRaise
-                    : slice.op == Op::kRead ? Kind::kRead
-                                            : Kind::kWrite;
   f.header = make_header(kind, asked.id, &f.body, sizeof f.body, 0, more ? kMore : 0);
 }
 
@@ -90,10 +95,16 @@ Result<> Link::send(std::span<const Asked> all, const Stream::GiveUp& give_up) {
     parts_.clear();
     return {};
   };
+  Frame* next = frames_.data();
   for (size_t i = 0; i < all.size(); ++i) {
-    frame(frames_[i], all[i], i + 1 < all.size());
-    MC_TRY_(put(&frames_[i], sizeof frames_[i]));
-    if (frames_[i].header.kind != Kind::kWrite) continue;
+    const Slice& slice = *all[i].attempt->slice;
+    if (slice.raises_first()) {
+      frame(*next, Kind::kRaise, all[i], true);
+      MC_TRY_(put(next++, sizeof *next));
+    }
+    frame(*next, kind_of(slice), all[i], i + 1 < all.size());
+    MC_TRY_(put(next++, sizeof *next));
+    if (kind_of(slice) != Kind::kWrite) continue;
     const Piece& p = all[i].attempt->piece;
     for (uint64_t row = 0; row < p.rows; ++row)
       MC_TRY_(put(all[i].attempt->local + row * p.local_stride, p.bytes));
@@ -161,8 +172,10 @@ bool Link::answers_by(const Asked& asked, Time until) {
   const bool known = next_ || stream_.peek(&header, sizeof header);
   if (known && (!check_header(header) || header.body_bytes > kTextMax)) return true;  // refused
   if (known) bytes += header.body_bytes;
-  if ((!known || header.code == 0) && asked.attempt->slice->op == Op::kRead)
+  const Slice& slice = *asked.attempt->slice;
+  if ((!known || header.code == 0) && slice.op == Op::kRead)
     bytes += asked.attempt->piece.total() + sizeof(Trailer);
+  if (slice.raises_first()) bytes += sizeof(Header);  // what a refusal says comes with it
   return stream_.has_by(bytes, until);
 }
 
@@ -170,6 +183,12 @@ Result<> Link::receive(const Asked& asked, bool more, const Stream::GiveUp& give
                        Answer* answer) {
   const Attempt& attempt = *asked.attempt;
   MC_TRY_(reply_on(stream_, asked.id, give_up, &answer->outcome));
+  if (attempt.slice->raises_first()) {  // if the word could not be raised, that says why
+    Result<> written;
+    MC_TRY_(reply_on(stream_, asked.id, give_up, &written));
+    if (answer->outcome) answer->outcome = std::move(written);
+    return {};
+  }
   if (!answer->outcome || attempt.slice->op != Op::kRead) return {};
   Trailer trailer;  // it comes with the last bytes, and the next answer behind that
   Header next;

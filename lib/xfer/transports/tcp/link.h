@@ -37,7 +37,8 @@ class Link {
   void eager(bool on) { stream_.eager(on); }
   // Returns: errors of the connection, which is broken then. `answer`, a success so far, gets the
   // peer's outcome.
-  // Several requests leave together, all of them reads or none.
+  // Several requests leave together, all of them reads or none. A write that raises its guard word
+  // first is two frames, and has two answers.
   struct Asked {
     const Attempt* attempt;
     uint64_t id;
@@ -65,7 +66,7 @@ class Link {
                          const Stream::GiveUp& give_up);
   Result<uint64_t> receive_digested(const Attempt& attempt, std::span<iovec> behind,
                                     const Stream::GiveUp& give_up);
-  void frame(Frame& f, const Asked& asked, bool more) const;
+  void frame(Frame& f, Kind kind, const Asked& asked, bool more) const;
 
   const PeerPtr peer_;
   const AddressPair route_;
@@ -74,7 +75,7 @@ class Link {
   Mutex mutex_;  // the stream comes and goes under it, so that shut_down() meets no other socket
   Stream stream_;
   Nonce nonce_{};
-  std::array<Frame, kTogether> frames_;
+  std::array<Frame, 2 * kTogether> frames_;
   std::vector<iovec> parts_;
   std::optional<Header> next_;  // of an answer: it came with the bytes before it
 };
