@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 namespace mc {
@@ -23,6 +24,18 @@ void huge_free(void* memory, std::size_t bytes) {
     ::operator delete(memory, kLine);
   else
     std::free(memory);
+}
+
+ZeroedPages::ZeroedPages(std::size_t bytes) : length_(bytes + kHugePage) {
+  mapped_ = ::mmap(nullptr, length_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped_ == MAP_FAILED) throw std::bad_alloc();
+  const auto at = reinterpret_cast<std::uintptr_t>(mapped_);
+  data_ = static_cast<char*>(mapped_) + (kHugePage - at % kHugePage) % kHugePage;
+  (void)::madvise(data_, bytes, MADV_HUGEPAGE);  // a failure only costs speed
+}
+
+ZeroedPages::~ZeroedPages() {
+  if (mapped_ != nullptr) ::munmap(mapped_, length_);
 }
 
 }  // namespace mc

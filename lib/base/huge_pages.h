@@ -6,6 +6,7 @@
 #pragma once
 #include <cstddef>
 #include <new>
+#include <utility>
 
 namespace mc {
 
@@ -24,6 +25,22 @@ struct HugePages {
   T* allocate(std::size_t n) { return static_cast<T*>(huge_allocate(n * sizeof(T))); }
   void deallocate(T* memory, std::size_t n) { huge_free(memory, n * sizeof(T)); }
   bool operator==(const HugePages&) const = default;
+};
+
+// Huge pages that are 0 until they are written, and take memory only where they are touched.
+class ZeroedPages {
+ public:
+  explicit ZeroedPages(std::size_t bytes);  // throws std::bad_alloc
+  ~ZeroedPages();
+  ZeroedPages(ZeroedPages&& o) noexcept
+      : mapped_(std::exchange(o.mapped_, nullptr)), length_(o.length_), data_(o.data_) {}
+  ZeroedPages& operator=(ZeroedPages&&) = delete;
+  void* data() const { return data_; }  // begins at a huge page
+
+ private:
+  void* mapped_;
+  std::size_t length_;
+  void* data_;
 };
 
 }  // namespace mc

@@ -6,6 +6,7 @@
 // Thread: one owner. Pure.
 #pragma once
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -51,6 +52,43 @@ class HolderSet {
   uint32_t size_ = 0;
   std::vector<Slot> list_;
   std::vector<uint64_t> bits_;  // pairs of words: who holds it, and who of these is a guess
+};
+
+// The sets of many blocks, known by number. A set never moves, so that one more costs the same
+// however many there are. A freed number is given out again.
+class HolderSets {
+ public:
+  using Number = uint32_t;
+
+  HolderSet& operator[](Number at) { return chunks_[at / kChunk][at % kChunk]; }
+  const HolderSet& operator[](Number at) const { return chunks_[at / kChunk][at % kChunk]; }
+
+  Number take() {  // an empty one
+    if (!free_.empty()) {
+      const Number at = free_.back();
+      free_.pop_back();
+      return at;
+    }
+    if (size_ % kChunk == 0) chunks_.emplace_back().reserve(kChunk);
+    chunks_.back().emplace_back();
+    return size_++;
+  }
+  void free(Number at) {
+    (*this)[at].clear();
+    free_.push_back(at);
+  }
+  size_t bytes() const {  // walks all
+    size_t n = chunks_.size() * kChunk * sizeof(HolderSet) + free_.capacity() * sizeof(Number);
+    for (const auto& chunk : chunks_)
+      for (const HolderSet& set : chunk) n += set.heap_bytes();
+    return n;
+  }
+
+ private:
+  static constexpr size_t kChunk = 64;
+  std::vector<std::vector<HolderSet>> chunks_;  // all but the last are full
+  std::vector<Number> free_;
+  Number size_ = 0;
 };
 
 // Slots whose nodes are gone while holders may still name them, and how far a pass over the table

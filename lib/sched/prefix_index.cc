@@ -10,9 +10,10 @@
 
 namespace mc::sched {
 namespace {
-constexpr size_t kAhead = 12;  // blocks read ahead at most, where a prompt is not in runs
-constexpr int kStream = 48;    // cells read ahead in a run: more than the CPU does by itself
-constexpr uint32_t kSets = 4;  // cells between the prefetch of a set and its use
+constexpr size_t kAhead = 12;         // blocks read ahead at most, where a prompt is not in runs
+constexpr int kStream = 48;           // cells read ahead in a run: more than the CPU does by itself
+constexpr uint32_t kSets = 4;         // cells between the prefetch of a set and its use
+constexpr size_t kMovedATick = 2048;  // buckets of a table that grows: 0.3 ms
 }  // namespace
 
 PrefixIndex::PrefixIndex(size_t entries_max) : entries_max_(std::min(entries_max, size_t{kNone})) {}
@@ -101,12 +102,7 @@ void PrefixIndex::erase(At at) {
   cells_.free(at);
 }
 
-size_t PrefixIndex::bytes() const {
-  size_t n = cells_.bytes() + buckets_.bytes() + aside_.capacity() * sizeof(HolderSet) +
-             aside_free_.capacity() * sizeof(uint32_t);
-  for (const HolderSet& set : aside_) n += set.heap_bytes();
-  return n;
-}
+size_t PrefixIndex::bytes() const { return cells_.bytes() + buckets_.bytes() + aside_.bytes(); }
 
 void PrefixIndex::hold(Cell& c, Slot value) {
   if (c.count == Cell::kAside) return aside_[c.set()].hold(value);
@@ -119,13 +115,7 @@ void PrefixIndex::hold(Cell& c, Slot value) {
     c.holders[c.count++] = value;
     return;
   }
-  if (aside_free_.empty()) {
-    aside_free_.push_back(static_cast<uint32_t>(aside_.size()));
-    if (aside_.size() == aside_.capacity()) aside_.reserve(aside_.size() / 4 * 5 + 8);
-    aside_.emplace_back();
-  }
-  const uint32_t at = aside_free_.back();
-  aside_free_.pop_back();
+  const uint32_t at = aside_.take();
   aside_[at].assign({c.holders, c.count});
   aside_[at].hold(value);
   c.holders[0] = static_cast<Slot>(at);
@@ -140,8 +130,7 @@ bool PrefixIndex::drop(Cell& c, Slot slot, bool guesses_only) {
     if (!set.drop(slot, guesses_only) || set.size() > kInline) return false;
     std::copy(set.list().begin(), set.list().end(), c.holders);
     c.count = static_cast<uint16_t>(set.size());
-    set.clear();
-    aside_free_.push_back(at);
+    aside_.free(at);
     return false;
   }
   const auto all = std::span(c.holders, c.count);
@@ -256,6 +245,7 @@ void PrefixIndex::withdraw(Guess guess) {
 }
 
 void PrefixIndex::tick(Time now) {
+  buckets_.grow_ahead(cells_, kMovedATick);
   while (!ends_.empty() && ends_.top().first <= now) withdraw(ends_.top().second);
 }
 

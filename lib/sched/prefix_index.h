@@ -60,8 +60,10 @@ class PrefixIndex {
   Guess guess(Slot slot, std::span<const uint64_t> tags, Time until);
   void prolong(Guess guess, Time until);  // a longer life; no effect once it ended
   void withdraw(Guess guess);             // what was not confirmed goes at once
-  void tick(Time now);                    // ends the guesses whose time has passed
-  Time deadline() const;                  // of the next guess to end
+  // Ends the guesses whose time has passed; moves a part of a table that grows, so that decisions
+  // need not. To be called some times a second.
+  void tick(Time now);
+  Time deadline() const;  // of the next guess to end
 
   // For each slot below `slots`, how many of the prompt's blocks it holds from the first on.
   std::vector<uint32_t> match(std::span<const uint64_t> tags, size_t slots) const;
@@ -103,8 +105,7 @@ class PrefixIndex {
   At last_ = kNone;  // of the block that was added last
   size_t used_ = 0;
   uint64_t refused_ = 0;
-  std::vector<HolderSet> aside_;
-  std::vector<uint32_t> aside_free_;
+  HolderSets aside_;
   RetiredSlots retired_;
   std::unordered_map<Guess, Guessed> guesses_;
   // When guesses end, the earliest on top; one of these that was withdrawn or prolonged since is
