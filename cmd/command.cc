@@ -23,7 +23,10 @@ namespace {
 
 using Flags = std::vector<std::pair<std::string, std::string>>;
 
-std::string printable(const std::string& name, const std::string& what) {
+// A peer's words may be in it: they are no commands to a terminal.
+std::string printable(const std::string& name, std::string what) {
+  for (char& c : what)
+    if ((c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == 0x7f) c = '?';
   return name + ": " + what + "\n";
 }
 

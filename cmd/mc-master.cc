@@ -25,7 +25,7 @@ Result<int> serve(const store::MasterServiceOptions& options, const telemetry::O
   // Its thread starts when signals are the loop's.
   const std::string& name = options.advertise.empty() ? options.listen : options.advertise;
   MC_TRY(tracer, telemetry::Tracer::open(otlp, "mc-master", name, clock, metrics));
-  // Masters keep no state. Epochs grow because time does and nodes remember them.
+  // Masters keep no state. Epochs grow because time does, and nodes and clients remember them.
   const auto epoch = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
   rpc::Server::BeginAnswer trace;
   if (tracer != nullptr)

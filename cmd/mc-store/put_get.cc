@@ -2,6 +2,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <span>
 
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
@@ -76,7 +78,11 @@ Result<int> run_get(const GetOptions& o, const Context& context) {
     const GetItem nothing{o.key, {}};  // comes back when it is stored, as too large for no room
     (void)client.get_batch({&nothing, 1}, o.wait);
   }
-  MC_TRY(const std::vector<std::byte> value, client.get(o.key));
+  // Not touched until bytes come: a size that is not true takes no memory.
+  MC_TRY(const Located at, client.locate(o.key));
+  const auto memory = std::make_unique_for_overwrite<std::byte[]>(at.bytes);
+  MC_TRY(const uint64_t bytes, client.get(o.key, {memory.get(), at.bytes}));
+  const std::span<const std::byte> value(memory.get(), bytes);
   if (o.out == "-") {
     MC_TRY_(write_stdout(value));
     return 0;

@@ -95,6 +95,7 @@ struct Connections::Conn final : Parser::Events {
   }
   ~Conn() override {
     release();
+    owner.untaken_ -= buffered();
     owner.slots_.closed(slot);
     event_free(timer);
     bufferevent_free(bev);
@@ -185,7 +186,8 @@ struct Connections::Conn final : Parser::Events {
     return !heard && ioctl(bufferevent_getfd(bev), FIONREAD, &bytes) == 0 && bytes > 0;
   }
   static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
-  static void on_output(evbuffer* buffer, const evbuffer_cb_info*, void* self) {
+  static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
+    of(self).owner.untaken_ += change->n_added - change->n_deleted;
     if (of(self).flow) of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
   }
 };
@@ -354,6 +356,18 @@ void Connections::on_flush(int, short, void* self) {
   for (size_t i = 0; i < c.unsent_.size(); ++i)
     if (c.unsent_[i] != nullptr) c.flush(*c.unsent_[i]);
   c.unsent_.clear();
+  while (c.untaken_ > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
+}
+
+// The client that has left most unread.
+void Connections::drop_slowest() {
+  const auto most = std::max_element(
+      conns_.begin(), conns_.end(),
+      [](const auto& a, const auto& b) { return a.first->buffered() < b.first->buffered(); });
+  log_warn("http", "%s is closed: its clients leave %s of answers unread, this one %s",
+           most->first->peer.c_str(), rounded_bytes_text(untaken_).c_str(),
+           rounded_bytes_text(most->first->buffered()).c_str());
+  drop(*most->first);
 }
 
 // Writes to the socket directly. The buffer gets the rest, and waits until the socket is writable.

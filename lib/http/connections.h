@@ -70,6 +70,7 @@ class Connections {
   void refuse(Conn& conn, int status, const std::string& why);
   static void on_flush(int, short, void* self);
   void flush(Conn& conn);
+  void drop_slowest();
   bool flushed(Conn& conn);
   void linger(Conn& conn);
   void drop(Conn& conn);
@@ -85,6 +86,7 @@ class Connections {
   // Held by requests that are read or answered.
   const std::shared_ptr<std::atomic<uint64_t>> body_bytes_ =
       std::make_shared<std::atomic<uint64_t>>(0);
+  size_t untaken_ = 0;  // bytes of answers in the connections' buffers
   ConnectionSlots slots_;
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered

@@ -18,6 +18,7 @@ namespace mc::http {
 namespace {
 constexpr size_t kHeaderMax = 64 * 1024;
 constexpr size_t kReadMax = 256 * 1024;
+constexpr uint32_t kInterimMax = 64;  // heads of 1xx before an answer
 }  // namespace
 
 struct Pool::Host {
@@ -88,6 +89,7 @@ struct Pool::Conn final : Parser::Events {
   bool connected = false, used = false;  // used: has answered before
   bool heard = false;                    // bytes of the current answer arrived
   bool interim = false;                  // the last head was a 1xx
+  uint32_t interims = 0;                 // such heads of the current answer
   size_t address = 0;
   std::string pending;  // bytes of the body, not yet passed on
   Time at;              // when the bytes being parsed were read
@@ -108,7 +110,7 @@ struct Pool::Conn final : Parser::Events {
 
   bool on_head(const Head& head) override {
     interim = head.status / 100 == 1;
-    if (interim) return true;
+    if (interim) return ++interims <= kInterimMax;
     job->response.status = head.status;
     job->response.headers = head.headers;
     pool.callbacks_.head(job->id, head.status, head.headers, at);
@@ -259,6 +261,7 @@ void Pool::give(Conn& conn, Job& job) {
   conn.job = &job;
   job.conn = &conn;
   conn.heard = false;
+  conn.interims = 0;
   conn.parser.expect_no_body(job.request.method == "HEAD");
   job.response.sent = thread_.now();
   const std::string head = job.head();
@@ -285,10 +288,11 @@ void Pool::read(Conn& conn) {
       continue;
     }
     conn.pass_on();
-    const std::string why = outcome == Parser::Outcome::kBad ? conn.parser.what()
-                            : outcome == Parser::Outcome::kStopped
-                                ? "the body is over " + bytes_text(conn.job->request.answer_max.n)
-                                : "its header is over 64 KiB";
+    const std::string why = outcome == Parser::Outcome::kBad       ? conn.parser.what()
+                            : outcome != Parser::Outcome::kStopped ? "its header is over 64 KiB"
+                            : conn.interims > kInterimMax
+                                ? strf("more than %u interim answers (1xx)", kInterimMax)
+                                : "the body is over " + bytes_text(conn.job->request.answer_max.n);
     return failed(*conn.job,
                   {Code::kCorrupt, strf("answer of %s: %s", conn.host.text.c_str(), why.c_str())});
   }

@@ -9,11 +9,11 @@
 //
 // ServerOptions has the limits (body, header, connections, queue). The server answers a request
 // over one with 413, 431 or 503, and the handler never sees it. Memory is bounded: headers by
-// connections_max * header_max, bodies by bodies_max in all. A client that reads nothing is closed
-// after idle_timeout; so is one whose next head is not complete that long after its last answer,
-// and one whose body brings less than body_rate_min in any idle_timeout. Clients that never finish
-// a request take no more than their slots: the oldest gives way (http/slots.h). /live is answered
-// even when all slots are taken.
+// connections_max * header_max, bodies by bodies_max in all, answers by answers_max. A client that
+// reads nothing is closed after idle_timeout; so is one whose next head is not complete that long
+// after its last answer, and one whose body brings less than body_rate_min in any idle_timeout.
+// Clients that never finish a request take no more than their slots: the oldest gives way
+// (http/slots.h). /live is answered even when all slots are taken.
 //
 // Thread: the loop's.
 #pragma once
@@ -78,6 +78,7 @@ struct Page {
 struct ServerOptions {
   Bytes body_max{32 * kMiB};
   Bytes bodies_max{1024 * kMiB};  // of all requests not yet answered; over it: 503
+  Bytes answers_max{512 * kMiB};  // that clients have not taken; over it the slowest is closed
   Bytes header_max{64 * kKiB};
   uint32_t connections_max = 4096;
   // Of these, connections that have no complete request yet; and of those, from one address.

@@ -9,7 +9,8 @@
 namespace mc::rpc {
 namespace {
 constexpr Duration kLoopLate = std::chrono::milliseconds(500);
-}
+constexpr int kAnswersPerTurn = 256;  // messages that are read before others have their turn
+}  // namespace
 
 namespace detail {
 
@@ -252,7 +253,7 @@ bool Client::send_on(uint64_t id, Pending& call, const detail::Answered& refusal
 
 void Client::receive(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
-  while (links_[at].socket) {
+  for (int i = 0; i < kAnswersPerTurn && links_[at].socket; ++i) {
     const auto frames = links_[at].socket->receive();
     if (frames.empty()) return;
     if (!answer(at, detail::answer_of(frames))) continue;

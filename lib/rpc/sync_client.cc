@@ -66,7 +66,8 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
     if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
       auto answer = detail::answer_of(frames);
-      if (answer.id == id) return answer;  // others answer calls that were given up
+      if (answer.id == id) return answer;                 // others answer calls that were given up
+      if (clock_.now() >= deadline) return std::nullopt;  // and may come without end
     }
   }
 }
@@ -86,10 +87,11 @@ void SyncClient::try_shm(Time deadline) {
 
 // Polls before it waits, longer for a larger call: the server needs more time for it.
 std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, Time deadline) {
-  const auto next = [id, &shm = *shm_]() -> std::optional<detail::Answered> {
+  const auto next = [&, &shm = *shm_]() -> std::optional<detail::Answered> {
     while (const auto message = shm.receive()) {
       auto answer = detail::answer_of(message->envelope, message->body);
       if (answer.id == id) return answer;  // others answer calls that were given up
+      if (clock_.now() >= deadline) break;
     }
     return std::nullopt;
   };

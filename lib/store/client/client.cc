@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "store/client/client_impl.h"
 #include "store/election/leader_election.h"
@@ -124,6 +125,7 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
   // Retry a lost call, because the master may be restarting, and a call that lacked nodes. Report
   // that reason rather than that the last attempt had no time.
   Error why{Code::kTimeout, strf("%s: no time left to ask %s", M::kName, options_.master.c_str())};
+  bool told = several_;  // of several masters another one leads, at a later epoch
   for (int tries = several_ ? kStaleTries : 1;;) {
     const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
     if (budget <= Duration::zero()) return fail(why);
@@ -131,6 +133,10 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
     if (reply) {
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
+      if (!std::exchange(told, true)) {  // its clock went back before it was restarted
+        (void)master_->call(Stat{epoch_.load()}, budget);
+        continue;
+      }
       if (--tries == 0) return fail(checked.error());
       why = checked.error();
       master_->skip_server();  // one of several, which does not know yet that it no longer leads
@@ -310,7 +316,12 @@ std::vector<Result<>> Client::remove_some(const std::vector<ObjectKey>& keys, bo
 }
 
 Result<Listed> Client::list(const std::string& prefix, const std::string& after, uint32_t limit) {
-  return ask(List{prefix, after, limit, options_.tenant}, clock_.now() + options_.timeout);
+  MC_TRY(Listed page,
+         ask(List{prefix, after, limit, options_.tenant}, clock_.now() + options_.timeout));
+  if (page.more && (page.items.empty() || page.items.back().key <= after))
+    return fail(Code::kCorrupt, "list: master %s says that more follows, and does not go on",
+                options_.master.c_str());
+  return page;
 }
 
 Result<ClusterStat> Client::stat(Duration timeout) {

@@ -156,6 +156,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
 // Opens the segments of its places.
 Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened,
                          Time deadline) {
+  if (w.grant.places.empty()) return fail(Code::kCorrupt, "put-start: a grant without a place");
   if (w.grant.places.size() > w.segments.size())
     return fail(Code::kCorrupt, "put-start: %zu places of a value", w.grant.places.size());
   w.raises = w.bytes > 0;  // without a byte there is no request

@@ -77,7 +77,7 @@ inline Id& recording_id(Object& object) { return object.queue.prev; }  // index 
 class Master {
  public:
   // `epoch` must not repeat: the wall clock in seconds at start. Nodes that saw a larger one from
-  // an earlier master raise it when they mount. `options` passed their check().
+  // an earlier master raise it when they mount, clients by Stat. `options` passed their check().
   Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time started);
   Master(const Master&) = delete;
   Master& operator=(const Master&) = delete;
@@ -93,7 +93,7 @@ class Master {
   Result<Matched> handle(const MatchBlocks& m, Time now);
   void handle(const Remove& m, Time now, Done<Outcomes> done);
   void handle(const List& m, Time now, Done<Listed> done);
-  ClusterStat handle(const Stat& m, Time now) const;
+  ClusterStat handle(const Stat& m, Time now);
   Result<Replayed> handle(const Replay& m, Time now) const;
   Result<Explained> handle(const Explain& m, Time now);
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
@@ -233,7 +233,8 @@ class Master {
   };
   // Ranges of a lost node per step: with ten million objects each costs some 10 us.
   static constexpr size_t kLeaveMax = 64;
-  static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // in seconds: a clock eight years ahead
+  static constexpr uint64_t kEpochsAheadMax =
+      1 << 28;  // in seconds, of the first: a clock 8 years ahead
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
   // ---- tables

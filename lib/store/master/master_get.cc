@@ -309,7 +309,11 @@ Result<Replayed> Master::handle(const Replay& m, Time) const {
   return reply;
 }
 
-ClusterStat Master::handle(const Stat&, Time now) const {
+ClusterStat Master::handle(const Stat& m, Time now) {
+  if (m.epoch_seen > epoch_ && m.epoch_seen <= started_s_ + kEpochsAheadMax) {
+    epoch_ = m.epoch_seen + 1;
+    counter_ = 0;
+  }
   ClusterStat reply;
   reply.epoch = epoch_;
   reply.capacity = members_.capacity();

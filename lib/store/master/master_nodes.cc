@@ -9,7 +9,7 @@ constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 }  // namespace
 
 Result<Mounted> Master::handle(const Mount& m, Time now) {
-  if (m.epoch_seen > epoch_ + kEpochsAheadMax)
+  if (m.epoch_seen > started_s_ + kEpochsAheadMax)
     return fail(Code::kInvalid, "node '%s' saw epoch %llu: this master is at %llu",
                 escape(m.node.name).c_str(), static_cast<unsigned long long>(m.epoch_seen),
                 static_cast<unsigned long long>(epoch_));

@@ -97,7 +97,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
   // An earlier master with a faster clock may have written the disk.
   for (const TierObject& o : m.objects)
     if (o.generation.n > (epoch_ << 32 | counter_) &&
-        o.generation.n >> 32 < epoch_ + kEpochsAheadMax) {
+        o.generation.n >> 32 < started_s_ + kEpochsAheadMax) {
       epoch_ = (o.generation.n >> 32) + 1;
       counter_ = 0;
     }

@@ -94,7 +94,8 @@ struct ClusterStat {
 struct Stat {
   static constexpr const char* kName = "stat";
   using Reply = ClusterStat;
-  static void fields(auto& a, auto&) { a(); }
+  uint64_t epoch_seen = 0;  // by the asker, of any master: this one's becomes larger
+  static void fields(auto& a, auto& m) { a(m.epoch_seen); }
 };
 
 // ---- events

@@ -49,7 +49,7 @@ void CallTally::add(size_t items, size_t failed) {
   if (failed > 0) ++(failed < items ? batch.partial : batch.failures);
 }
 
-void MasterMetrics::update(const Master& master, Time now) {
+void MasterMetrics::update(Master& master, Time now) {
   const ClusterStat s = master.handle(Stat{}, now);
   const Master::Totals& t = master.totals();
   const auto gauge = [&](const char* name, const char* help, uint64_t v) {

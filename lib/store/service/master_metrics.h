@@ -27,7 +27,7 @@ class MasterMetrics {
   explicit MasterMetrics(Metrics& metrics) : metrics_(metrics) {}
   // The counters of a type of call, valid for the object's life; nullptr: it is not counted.
   CallTally* of(std::string_view type);
-  void update(const Master& master, Time now);
+  void update(Master& master, Time now);
 
  private:
   void update_theirs(const Master& master, const ClusterStat& stat);

@@ -243,6 +243,35 @@ TEST_CASE("an answer that takes too long is kTimeout, and its connection is clos
   CHECK(wait_until(f.loop, [&] { return f.seen[0].gone(); }));
 }
 
+TEST_CASE("interim answers are passed over, but not without end") {
+  Fixture f;
+  const io::Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size) == 0);
+  REQUIRE(::listen(listener.get(), 4) == 0);
+  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  const std::string url = "http://127.0.0.1:" + std::to_string(ntohs(at.sin_port)) + "/";
+  for (const int interims : {3, 100}) {
+    Call call;
+    call.send(f, get(url), false);
+    const io::Fd server(::accept(listener.get(), nullptr, nullptr));
+    std::string answer;
+    for (int i = 0; i < interims; ++i) answer += "HTTP/1.1 103 Early Hints\r\n\r\n";
+    if (interims == 3) answer += "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    CHECK(::send(server.get(), answer.data(), answer.size(), MSG_NOSIGNAL) > 0);
+    REQUIRE(call.wait(f));
+    if (interims == 3) {
+      CHECK((*call.result)->body == "ok");
+    } else {
+      CHECK(call.error() == Code::kCorrupt);
+      CHECK(call.result->error().what.find("interim") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("F8: an answer larger than its request allows is refused, and its connection closed") {
   Fixture f;
   Call call;

@@ -5,7 +5,9 @@
 #include <zmq.h>
 
 #include <array>
+#include <atomic>
 #include <optional>
+#include <thread>
 
 #include "rpc/client.h"
 #include "rpc/server.h"
@@ -79,6 +81,50 @@ struct RawClient {
   }
 };
 
+// A server that answers its first call with answers to another one, without end.
+class Flooder {
+ public:
+  Flooder() {
+    const int zero = 0;
+    zmq_setsockopt(socket_, ZMQ_LINGER, &zero, sizeof zero);
+    REQUIRE(zmq_bind(socket_, "tcp://127.0.0.1:*") == 0);
+    std::array<char, 64> bound{};
+    size_t n = bound.size();
+    REQUIRE(zmq_getsockopt(socket_, ZMQ_LAST_ENDPOINT, bound.data(), &n) == 0);
+    address = std::string(bound.data()).substr(6);
+    thread_ = std::thread([this] { flood(); });
+  }
+  Flooder(const Flooder&) = delete;
+  Flooder& operator=(const Flooder&) = delete;
+  ~Flooder() {
+    stop_ = true;
+    thread_.join();
+    zmq_close(socket_);
+    zmq_ctx_term(context_);
+  }
+  std::string address;
+
+ private:
+  void flood() {
+    rpc::Envelope e;
+    e.type = "ok";
+    e.id = 1'000'000;
+    const std::string envelope = wire::encode(e), body = wire::encode(Echoed{"other"});
+    std::vector<char> peer(256);
+    int n = -1;
+    while (!stop_ && n < 0) n = zmq_recv(socket_, peer.data(), peer.size(), ZMQ_DONTWAIT);
+    while (!stop_) {
+      zmq_send(socket_, peer.data(), static_cast<size_t>(n), ZMQ_SNDMORE);
+      zmq_send(socket_, envelope.data(), envelope.size(), ZMQ_SNDMORE);
+      zmq_send(socket_, body.data(), body.size(), 0);
+    }
+  }
+  void* context_ = zmq_ctx_new();
+  void* socket_ = zmq_socket(context_, ZMQ_ROUTER);
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
 struct World {
   SteadyClock clock;
   io::Loop loop{clock};
@@ -124,6 +170,19 @@ TEST_SUITE("rpc/trouble") {
     REQUIRE(until(w.loop, [&] { return !(frames = raw->receive()).empty(); }));
     CHECK(frames ==
           std::vector<std::string>{std::string("\x95\x01\xa2ok\x09\x00\xc4\x00", 9), "\x91\xa1k"});
+  }
+
+  TEST_CASE("a server that answers other calls without end keeps nobody past the deadline") {
+    World w;
+    {
+      const Flooder flooder;
+      auto sync = rpc::SyncClient::connect(flooder.address, w.clock);
+      REQUIRE(sync.has_value());
+      CHECK_FALSE((*sync)->call(Echo{"k"}, 200ms));
+    }
+    const Flooder flooder;
+    auto client = w.client(flooder.address);
+    CHECK_FALSE(answer(w.loop, *client, "k", 200ms));  // the loop goes on meanwhile
   }
 
   TEST_CASE("a call that was given up is not done by a server that comes later") {

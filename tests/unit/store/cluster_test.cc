@@ -86,6 +86,48 @@ struct Caller {
   std::unique_ptr<Client> client;
 };
 
+// A master on a loop of its own thread.
+struct AloneMaster {
+  AloneMaster(const std::string& address, uint64_t epoch) : loop(clock) {
+    MasterServiceOptions options;
+    options.listen = address;
+    options.http = "127.0.0.1:0";
+    auto opened = MasterService::open(loop, options, epoch, 1, metrics);
+    REQUIRE(opened);
+    master = std::move(*opened);
+    thread = std::thread([this] { (void)loop.run(); });
+  }
+  ~AloneMaster() {
+    loop.stop();
+    thread.join();
+  }
+  SteadyClock clock;
+  Metrics metrics;
+  io::Loop loop;
+  std::unique_ptr<MasterService> master;
+  std::thread thread;
+};
+
+// F98: an epoch is the time when its master was started.
+TEST_CASE("clients go on with a master that was restarted after the clock went back") {
+  auto master = std::make_unique<AloneMaster>("127.0.0.1:0", 1'700'003'600);
+  const std::string address = master->master->control();
+  SteadyClock clock;
+  Metrics metrics;
+  auto engine = xfer::Engine::open(clock, {}, metrics);
+  REQUIRE(engine);
+  ClientOptions options;
+  options.master = address;
+  auto client = Client::open(**engine, clock, options, metrics);
+  REQUIRE(client);
+  REQUIRE((*client)->stat());
+  master.reset();
+  master = std::make_unique<AloneMaster>(address, 1'700'000'000);
+  const auto stat = (*client)->stat();
+  REQUIRE_MESSAGE(stat, stat.error().what);
+  CHECK(stat->epoch > 1'700'003'600);
+}
+
 // F3: until now one read in 64 was verified.
 TEST_CASE("the first read of each replica is verified, and a corrupt one is reported and dropped") {
   Cluster cluster(64 * kMiB);

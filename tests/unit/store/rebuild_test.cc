@@ -58,6 +58,18 @@ TEST_CASE("the epoch grows across a restart, even within one second or with a cl
   }
 }
 
+TEST_CASE("F98: a client's larger epoch is exceeded, one beyond all clocks is not") {
+  FakeCluster c;
+  CHECK(c.master->handle(Stat{kEpoch + 1000}, c.now).epoch == kEpoch + 1001);
+  CHECK(c.master->handle(Stat{kEpoch}, c.now).epoch == kEpoch + 1001);
+  // Generations are 64 bits with an epoch of 32: claims must not add up to more.
+  constexpr uint64_t kYear = 365 * 24 * 3600;
+  uint64_t epoch = kEpoch;
+  for (int i = 0; i < 100; ++i) epoch = c.master->handle(Stat{epoch + 8 * kYear}, c.now).epoch;
+  CHECK(epoch < kEpoch + 9 * kYear);
+  CHECK(c.master->handle(Stat{UINT64_MAX}, c.now).epoch == epoch);
+}
+
 TEST_CASE("puts that were in flight when the master died are stale, and can be made again") {
   FakeCluster c;
   c.add("n", 64 * kMiB);
