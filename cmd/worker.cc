@@ -44,7 +44,7 @@ void WorkerProgram::describe(OptionList& v) {
     "never",
     {"auto", "always", "never"});
   v("pool-load", pool_load,
-    "layerwise: compute while later layers of KV still come from the pool, without its checksums",
+    "layerwise: compute while later layers of KV still come from the pool; verify all at the end",
     {"whole", "layerwise"});
   v("cache-answers", cache_answers,
     "keep the KV of generated tokens for prompts that begin with them, as the next turn of a chat: "

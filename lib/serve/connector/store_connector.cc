@@ -154,7 +154,8 @@ void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
                     });
 }
 
-// Layers from `first` on, a group at a time. A block that lost some is none.
+// Layers from `first` on, a group at a time. A block that lost some, or is not what was put, is
+// none.
 void StoreConnector::get_layers(const std::shared_ptr<Wanted>& wanted, size_t blocks,
                                 uint32_t first, std::function<void(size_t)> done) {
   const uint32_t last = std::min(
@@ -170,6 +171,8 @@ void StoreConnector::get_layers(const std::shared_ptr<Wanted>& wanted, size_t bl
       if (from < to) item.ranges.push_back({from, part.subspan(from - at, to - from)});
       at += part.size();
     }
+    item.completes = last == shape_.layers;
+    if (item.completes) item.parts = plain_parts(wanted->memory[i], shape_);
     items.push_back(std::move(item));
   }
   store_->get_batch(std::move(items), [this, wanted, blocks, last, done = std::move(done)](

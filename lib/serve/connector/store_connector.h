@@ -59,7 +59,8 @@ class StoreConnector {
     std::function<size_t(std::span<const store::StoredAt> places)> choose{};
     std::optional<StagePart> part{};  // else: what this worker puts
     // Loads some layers of all blocks after the others, and says each time how many of the first
-    // are there. Such reads cannot be checked against the store's checksums.
+    // are there. The store's checksums are of whole blocks: they are compared when the last layers
+    // are here, before it says so. Until then the others may be wrong.
     std::function<void(uint32_t layers)> layers_arrived{};
   };
   // `done(n)` on a later turn: the first n arrived, whole and as they were put.

@@ -20,7 +20,8 @@ void LayerLoad::arrived(uint32_t layers) {
 void LayerLoad::end(State state) {
   {
     Lock lock(mutex_);
-    if (state_ == State::kLoading || state == State::kCancelled) state_ = state;
+    if (state_ == State::kCancelled) return;
+    state_ = state;
   }
   changed_.notify_all();
 }
@@ -33,17 +34,27 @@ bool LayerLoad::cancelled() const {
   return state_ == State::kCancelled;
 }
 
-void LayerLoad::await(const Engine& engine, const SequenceView& sequence, uint32_t layer) {
+bool LayerLoad::settled() const {
+  Lock lock(mutex_);
+  return state_ == State::kWhole || state_ == State::kComputed;
+}
+
+void LayerLoad::await(const Engine& engine, const ChunkView& chunk, uint32_t layer,
+                      Activations& activations) {
   {
     Lock lock(mutex_);
     while (state_ == State::kLoading && layers_ <= layer) changed_.wait(mutex_);
     if (state_ != State::kLost) return;
-    state_ = State::kWhole;  // from here on
+    state_ = State::kComputing;
   }
   const uint32_t tokens = engine.block_tokens();
   const size_t step = std::max(kTokensAtOnce / tokens, 1u);
   for (size_t at = first_; at < last_ && !cancelled(); at += step)
-    engine.write({sequence, at * tokens, std::min(at + step, last_) * tokens});
+    engine.write({chunk.sequence, at * tokens, std::min(at + step, last_) * tokens});
+  activations = {};
+  for (uint32_t before = 0; before < layer && !cancelled(); ++before)
+    engine.prefill_layer(chunk, before, activations);
+  end(State::kComputed);
 }
 
 }  // namespace mc::serve

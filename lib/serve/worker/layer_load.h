@@ -1,9 +1,10 @@
 // Lets a prompt compute while the layers of its prefix still come from the pool: the compute thread
 // waits for each layer, as vLLM's wait_for_layer_load() does.
 //
-// What the pool loses on the way is computed instead, all layers of the prefix: the same bytes.
+// Layers are verified when the last ones are here. What the pool lost, or gave wrong, is computed
+// instead: all layers of the prefix, and again the layers computed with it.
 //
-// Thread: arrived(), over() and cancel() the loop's; await() the compute thread's.
+// Thread: arrived(), over(), settled() and cancel() the loop's; await() the compute thread's.
 // Source: global-prefix-cache chapter 7.4.10.
 #pragma once
 #include <cstddef>
@@ -21,14 +22,18 @@ class LayerLoad {
   size_t blocks() const { return last_; }  // of the prompt, that are there when it is over
 
   void arrived(uint32_t layers);  // the first so many, of all blocks
-  void over(bool whole);          // no more arrive
+  void over(bool whole);          // no more arrive; all that did are as they were put
   void cancel();                  // nobody wants the KV any more
+  // What was computed with the prefix so far will not be computed again.
+  bool settled() const;
 
-  // Waits until the layer's KV is there, or computes the prefix, some blocks at a time.
-  void await(const Engine& engine, const SequenceView& sequence, uint32_t layer);
+  // Waits until the prefix's KV of this layer is there. Or computes the prefix, some blocks at a
+  // time, and the chunk's layers before this one.
+  void await(const Engine& engine, const ChunkView& chunk, uint32_t layer,
+             Activations& activations);
 
  private:
-  enum class State : uint8_t { kLoading, kWhole, kLost, kCancelled };
+  enum class State : uint8_t { kLoading, kWhole, kLost, kComputing, kComputed, kCancelled };
   void end(State state);
   bool cancelled() const;
 

@@ -185,6 +185,7 @@ void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
   const uint32_t layers = engine_.spec().layers;
   job->chunk = chunk;
   job->layers_left = layers;
+  job->layers_sent = 0;
   ++job->busy;  // until chunk_computed
   if (const Time now = loop_.clock().now(); now - core_->free_at > kSlack) core_->free_at = now;
   if (!engine_.modelled_time()) job->chunk.predicted = {};
@@ -201,7 +202,7 @@ void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
   const auto spent = std::make_shared<std::pair<Time, Time>>();
   const bool queued = core_->submit(
       [this, view, layer, activations, spent, load = job->load] {
-        if (load) load->await(engine_, view.sequence, layer);
+        if (load) load->await(engine_, view, layer, *activations);
         spent->first = loop_.clock().now();
         engine_.prefill_layer(view, layer, *activations);
         spent->second = loop_.clock().now();
@@ -219,11 +220,15 @@ void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
   layer_computed(job, layer);
 }
 
+// Layers that may be computed again, because their prefix is not verified yet, are sent later.
 void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
-  if (!job->failure && sender_->granularity() == SendGranularity::kLayer) {
+  const bool stays = job->load == nullptr || job->load->settled();
+  const bool sent = layer < job->layers_sent;  // with a later one that was due at the same time
+  if (!job->failure && sender_->granularity() == SendGranularity::kLayer && stays && !sent) {
     const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
-    send(job, job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
-         bytes);
+    const uint32_t first = std::exchange(job->layers_sent, layer + 1);
+    send(job, job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, first * bytes,
+         (layer + 1 - first) * bytes);
   }
   if (--job->layers_left == 0) chunk_computed(job);
 }

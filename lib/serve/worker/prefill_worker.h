@@ -141,8 +141,8 @@ class PrefillWorker {
     std::vector<BlockHash> parents;  // of each block: the digest it chains on
     std::optional<rpc::Reply<PrefillDone>> reply;
     PrefillChunk chunk;
-    std::shared_ptr<Activations> activations;  // of the chunk
-    uint32_t layers_left = 0;                  // of the chunk
+    std::shared_ptr<Activations> activations;   // of the chunk
+    uint32_t layers_left = 0, layers_sent = 0;  // of the chunk
     // Of the prefix, while layers of it may still come; nullptr: all of its KV is here.
     std::shared_ptr<LayerLoad> load;
     PrefillDone done;

@@ -106,6 +106,9 @@ struct GetItem {
   // If not empty, only these are read, and nothing into `parts`. They cannot be checked against the
   // checksum, which is of the whole value; the guard words are compared as ever.
   std::vector<ValueRange> ranges{};
+  // The last of several such reads: now `parts` have the whole value, which is compared with the
+  // checksum. kCorrupt: what some of the reads gave was not what was put.
+  bool completes = false;
   uint64_t wanted(uint64_t bytes) const;  // of a value of that size
 };
 

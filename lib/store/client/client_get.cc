@@ -106,7 +106,7 @@ class StallWatch {
 }  // namespace
 
 Result<> Client::Read::fits() const {
-  if (whole() && at->bytes > room)
+  if ((whole() || item->completes) && at->bytes > room)
     return fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer holds %llu",
                 escape(item->key).c_str(), static_cast<unsigned long long>(at->bytes),
                 static_cast<unsigned long long>(room));
@@ -116,6 +116,14 @@ Result<> Client::Read::fits() const {
                   escape(item->key).c_str(), static_cast<unsigned long long>(at->bytes),
                   r.into.size(), static_cast<unsigned long long>(r.offset));
   return {};
+}
+
+Result<> Client::Read::check_completed() const {
+  const uint64_t arrived = checksum_of(item->parts, at->bytes);
+  if (arrived == at->checksum) return {};
+  return fail(Code::kCorrupt, "value of '%s', read in parts: checksum %016llx, %016llx was put",
+              escape(item->key).c_str(), static_cast<unsigned long long>(arrived),
+              static_cast<unsigned long long>(at->checksum));
 }
 
 uint64_t GetItem::wanted(uint64_t bytes) const {
@@ -217,8 +225,17 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
     note_trouble(step, reads);
   }
   read_disks(reads, *found, deadline);
-  for (Read& r : reads)
+  for (Read& r : reads) {
     if (r.answer.open) r.answer.set(fail(r.last));
+    if (!r.answer.value || !r.item->completes) continue;
+    const Result<> good = r.check_completed();
+    r.verified = good.has_value();
+    if (good) continue;
+    corrupt_.add();
+    r.answer.set(fail(good.error()));
+    for (const ReplicaLocation& place : r.at->places)  // any may have given it: each is checked
+      if (place.node < found->nodes.size()) report_corrupt(r, place, found->nodes[place.node]);
+  }
 }
 
 void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas& found,

@@ -74,7 +74,8 @@ struct Client::Read {
   }
   // Copies what the item wants of the value.
   void take(std::span<const std::byte> value) const;
-  Result<> fits() const;  // kNoSpace, kInvalid
+  Result<> fits() const;             // kNoSpace, kInvalid
+  Result<> check_completed() const;  // kCorrupt: of all reads of a value in parts
   Answer<uint64_t> answer;
   Error last{Code::kUnavailable, "no replica"};  // of the replicas tried so far
 };

@@ -1,5 +1,5 @@
 // A prompt computes while the layers of its prefix come from the pool: shown by the trace, and with
-// the tokens of one process, whatever the pool gives or loses.
+// the tokens of one process, whatever the pool gives, loses or spoils.
 #include "serve/worker/layer_load.h"
 
 #include "base/json.h"
@@ -75,7 +75,9 @@ struct Site {
   // A worker that begins anew, after one that put the prompt's blocks.
   std::unique_ptr<Pair> fill(io::Loop& loop, const std::vector<int32_t>& prompt) {
     {
-      Pair first(loop, options, "1");
+      PairOptions filling = options;
+      filling.connector = Connector::kMulti;
+      Pair first(loop, filling, "1");
       first.serve("a", prompt, 6);
       REQUIRE(first.until([&] {
         return first.p_metrics.counter("mc_engine_pool_blocks_stored_total", "").value() >=
@@ -137,6 +139,69 @@ TEST_CASE(
     for (size_t layer = 0; layer + 1 < 3; ++layer)
       CHECK(end(computes[layer]) < end(loads[layer + 1]));
   }
+}
+
+// The place of a value in the store's node; nothing: it is not stored.
+std::optional<uint64_t> stored_at(Pair& pair, Site& site, const ObjectKey& key) {
+  auto master = rpc::Client::connect(pair.loop, site.store.master->control());
+  REQUIRE(master);
+  const auto found = pair.call(**master, store::GetReplicas{{key}, 0, ""});
+  // An error: it is not known to be stored, and the master is too young to say that it is not.
+  if (!found || !found->items[0].outcome.ok() || found->items[0].places.empty()) return {};
+  return found->items[0].places[0].offset;
+}
+
+TEST_CASE("layers that are not what was put are found with the last ones, and computed") {
+  SteadyClock clock;
+  const CpuEngine one = make(1, "auto"), p = make(1, "auto"), d = make(1, "auto");
+  const auto prompt = small_prompt(100, 1);
+  const auto want = alone(one, prompt, 6, kGreedy);
+  const ObjectKey key = pool_key(p.spec().pool_name(), chain_hashes(prompt, kBlock)[2]);
+  for (const Way& way : kWays)
+    for (uint32_t rotten = 0; rotten < p.spec().layers; ++rotten) {
+      CAPTURE(way.name);
+      CAPTURE(rotten);
+      io::Loop loop(clock);
+      Site site(p, d, loop);
+      site.options.connector = way.connector;
+      site.options.layerwise = way.layerwise;
+      const auto pair = site.fill(loop, prompt);
+      const auto at = stored_at(*pair, site, key);
+      REQUIRE(at);
+      const uint64_t bytes = p.spec().layer_bytes(kBlock);
+      const auto first_byte = [&](uint64_t value) {
+        return *site.store.node->bytes_at(value + rotten * bytes);
+      };
+      for (uint64_t i = 0; i < bytes; ++i)
+        *site.store.node->bytes_at(*at + rotten * bytes + i) ^= std::byte{0x40};
+      const std::byte bad = first_byte(*at);
+      site.held.hold = true;
+      std::optional<Result<PrefillDone>> done;
+      const auto target = pair->reserve("b", prompt, 6);
+      REQUIRE(target);
+      const auto tx = pair->allocate("b", prompt, *target);
+      REQUIRE(tx);
+      pair->to_p->call<Prefill>(Prefill{tx->tx}, 20s * kSlow,
+                                [&](const Result<PrefillDone>& r) { done = r; });
+      for (size_t layer = 0; layer < p.spec().layers; ++layer) {  // each is computed at once
+        REQUIRE(pair->until([&] { return site.held.answers.size() == 1; }));
+        std::exchange(site.held.answers, {})[0](true);
+        if (layer + 1 < p.spec().layers)
+          REQUIRE(pair->until([&] { return spans_of(site.trace, "compute").size() > layer; }));
+      }
+      site.held.hold = false;
+      REQUIRE(pair->until([&] { return done && !pair->answers["b"].finish.empty(); }));
+      REQUIRE_MESSAGE(done->has_value(), done->error().what);
+      CHECK((*done)->pool_tokens == 0);
+      CHECK(pair->answers["b"].tokens == want);
+      CHECK(pair->call(*pair->to_p, TxCommit{tx->tx}));
+      CHECK(pair->comes_to_rest());
+      // The store heard of it, and has what was computed instead, or nothing.
+      REQUIRE(pair->until([&] {
+        const auto now = stored_at(*pair, site, key);
+        return !now || first_byte(*now) != bad;
+      }));
+    }
 }
 
 TEST_CASE("layers of blocks of several ranks are loaded too, and a worker may end meanwhile") {

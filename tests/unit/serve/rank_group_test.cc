@@ -229,40 +229,92 @@ TEST_CASE("workers of several ranks give one process's tokens by every connector
     }
 }
 
+// A model of latent attention on one process, and on two and four ranks, whose first one writes KV.
+struct Latent {
+  Latent() {
+    for (const mc::test::FamilyCase& c : mc::test::family_cases()) {
+      if (c.name != "deepseek2") continue;
+      tensors = mc::test::hf_tensors(c, 5);
+      set = {mc::test::views(tensors), {}};
+      config = *model::parse_config(c.json);
+      sources = *model::weight_sources(set, config, model::Naming::kHuggingFace);
+    }
+    one.reset(new CpuEngine(alone_of(config, sources, model::DType::kBf16)));
+    of_p = std::make_unique<ThreadRanks>(config, sources, model::DType::kBf16, kBlock, 2);
+    of_d = std::make_unique<ThreadRanks>(config, sources, model::DType::kBf16, kBlock, 4);
+  }
+  PairOptions options(const Way& way, const Store& store) const {
+    PairOptions o;
+    o.connector = way.connector;
+    o.layerwise = way.layerwise;
+    o.master = store.master->control();
+    o.prefill_engine = &of_p->engine();
+    o.decode_engine = &of_d->engine();
+    return o;
+  }
+  mc::test::NamedTensors tensors;
+  model::TensorSet set;
+  model::ModelConfig config;
+  model::WeightSources sources;
+  std::unique_ptr<CpuEngine> one;
+  std::unique_ptr<ThreadRanks> of_p, of_d;
+};
+
 TEST_CASE("latent vectors are written by the first rank and read by all, by every connector") {
   SteadyClock clock;
-  for (const mc::test::FamilyCase& c : mc::test::family_cases()) {
-    if (c.name != "deepseek2") continue;
-    const auto tensors = mc::test::hf_tensors(c, 5);
-    const model::TensorSet set{mc::test::views(tensors), {}};
-    const auto config = *model::parse_config(c.json);
-    const auto sources = *model::weight_sources(set, config, model::Naming::kHuggingFace);
-    const CpuEngine one = alone_of(config, sources, model::DType::kBf16);
-    const ThreadRanks of_p(config, sources, model::DType::kBf16, kBlock, 2);
-    const ThreadRanks of_d(config, sources, model::DType::kBf16, kBlock, 4);
-    CHECK(of_p.engine().ranks() == 1);
-    int serial = 0;
-    for (const Way& way : kWays) {
+  const Latent model;
+  CHECK(model.of_p->engine().ranks() == 1);
+  int serial = 0;
+  for (const Way& way : kWays) {
+    CAPTURE(way.name);
+    io::Loop loop(clock);
+    Store store(loop, 64 * kMiB);
+    Pair pair(loop, model.options(way, store));
+    for (const size_t n : {5u, 70u, 70u}) {
+      const std::string id = std::to_string(++serial);
+      const PrefillDone done = pair.serve(id, tokens_in(n, 61), 6);
+      const size_t sent = (n + kBlock - 1) / kBlock - (serial % 3 == 0 ? n / kBlock : 0);
+      CHECK(done.kv_bytes == sent * model.one->spec().block_bytes(kBlock));  // one copy
+      CHECK(pair.answers[id].tokens == alone(*model.one, tokens_in(n, 61), 6, kGreedy));
+    }
+    CHECK(pair.comes_to_rest());
+  }
+}
+
+TEST_CASE("latent vectors of one writer come back from the SSD tier, by every connector") {
+  SteadyClock clock;
+  const Latent model;
+  const DiskFolder disk;
+  const auto prompt = tokens_in(70, 61);
+  const auto want = alone(*model.one, prompt, 6, kGreedy);
+  {
+    io::Loop loop(clock);
+    Store store(loop, 64 * kMiB, disk.path);
+    Pair pair(loop, model.options({"multi", Connector::kMulti, true}, store));
+    pair.serve("first", prompt, 6);
+    CHECK(pair.answers["first"].tokens == want);
+    const auto master = rpc::Client::connect(loop, store.master->control());
+    REQUIRE(master);
+    REQUIRE(pair.until([&] {
+      const auto stat = pair.call(**master, store::Stat{});
+      return stat && stat->disk_objects >= 4;
+    }));
+    CHECK(pair.comes_to_rest());
+  }
+  for (const Way& way : kWays)
+    for (const bool layers : {false, true}) {  // a prefix that is loaded layer by layer
       CAPTURE(way.name);
+      CAPTURE(layers);
       io::Loop loop(clock);
-      Store store(loop, 64 * kMiB);
-      PairOptions options;
-      options.connector = way.connector;
-      options.layerwise = way.layerwise;
-      options.master = store.master->control();
-      options.prefill_engine = &of_p.engine();
-      options.decode_engine = &of_d.engine();
+      Store store(loop, 64 * kMiB, disk.path);  // its memory is empty
+      PairOptions options = model.options(way, store);
+      options.pool_layers = layers;
       Pair pair(loop, options);
-      for (const size_t n : {5u, 70u, 70u}) {
-        const std::string id = std::to_string(++serial);
-        const PrefillDone done = pair.serve(id, tokens_in(n, 61), 6);
-        const size_t sent = (n + kBlock - 1) / kBlock - (serial % 3 == 0 ? n / kBlock : 0);
-        CHECK(done.kv_bytes == sent * one.spec().block_bytes(kBlock));  // one copy
-        CHECK(pair.answers[id].tokens == alone(one, tokens_in(n, 61), 6, kGreedy));
-      }
+      const PrefillDone done = pair.serve("again", prompt, 6);
+      CHECK(done.pool_tokens == 64);
+      CHECK(pair.answers["again"].tokens == want);
       CHECK(pair.comes_to_rest());
     }
-  }
 }
 
 TEST_CASE("ranks that do not divide the heads are refused, and shared memory of another model") {
