@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "serve/pipeline/pooled_kv.h"
 #include "serve/worker/decode_worker.h"
-#include "serve/worker/pooled_kv.h"
 
 namespace mc::serve {
 

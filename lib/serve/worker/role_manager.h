@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "serve/prefill/prefill_worker.h"
 #include "serve/worker/decode_worker.h"
-#include "serve/worker/prefill_worker.h"
 
 namespace mc::serve {
 

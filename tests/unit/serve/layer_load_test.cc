@@ -1,6 +1,6 @@
 // A prompt computes while the layers of its prefix come from the pool: shown by the trace, and with
 // the tokens of one process, whatever the pool gives, loses or spoils.
-#include "serve/worker/layer_load.h"
+#include "serve/prefill/layer_load.h"
 
 #include "base/json.h"
 #include "pool.h"

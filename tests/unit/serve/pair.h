@@ -18,8 +18,8 @@
 #include "rpc/client.h"
 #include "rpc/server.h"
 #include "serve/engine/dummy_engine.h"
+#include "serve/prefill/prefill_worker.h"
 #include "serve/worker/decode_worker.h"
-#include "serve/worker/prefill_worker.h"
 #include "tests/slow.h"
 
 namespace mc::serve {

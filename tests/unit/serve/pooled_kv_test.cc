@@ -1,5 +1,5 @@
 // What a decode worker refuses of a message that names blocks in the pool.
-#include "serve/worker/pooled_kv.h"
+#include "serve/pipeline/pooled_kv.h"
 
 #include <doctest/doctest.h>
 

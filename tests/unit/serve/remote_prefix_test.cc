@@ -3,6 +3,8 @@
 #include "base/json.h"
 #include "conductor_fakes.h"
 #include "pair.h"
+#include "prefill_site.h"
+#include "serve/prefill/prefill_remote_prefix.h"
 
 namespace mc::serve {
 namespace remote_prefix_test {
@@ -334,6 +336,118 @@ TEST_CASE("the patience begins anew while the holder's blocks come fast enough")
     CHECK(two.b.answers["r"].kv_errors == 0);
     CHECK(two.a.call(*two.a.to_p, Abort{"r", "it was read"}));
     CHECK(two.rest());
+  }
+}
+
+// ---- the object alone
+
+namespace {
+
+TxAllocate pin_of(const std::string& id, const std::vector<int32_t>& prompt, uint32_t blocks) {
+  TxAllocate m;
+  m.request = id;
+  m.prompt = prompt;
+  m.pin_for_peer = blocks;
+  m.lease_ms = 10'000;
+  return m;
+}
+
+// A holder whose blocks are those of another transaction here; `ends` is how the pin ends.
+struct Holder {
+  Holder(PrefillSite& site, const PrefillJob& from, Result<TxCommitted> ends) {
+    server = *rpc::Server::open(site.loop, "127.0.0.1:0", metrics);
+    server->on<TxCommit>([ends](const TxCommit&, const rpc::Call&) { return ends; });
+    prefix.control = server->address();
+    prefix.tx = 1;
+    prefix.segment = site.transfer->describe();
+    for (const BlockId id : site.shared->blocks().find(from.tx)->blocks)
+      prefix.offsets.push_back(site.shared->core->block_offset(id));
+    prefix.ranks = 1;
+    prefix.wait_ms = 1000;
+  }
+  Metrics metrics;
+  std::unique_ptr<rpc::Server> server;
+  RemotePrefix prefix;
+};
+
+}  // namespace
+
+TEST_CASE("a pin promises what requests of its worker compute, until they fail") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  PrefillSite site(loop);
+  RemotePrefixes prefixes(*site.shared);
+  const auto prompt = prompt_of(4 * kBlock + 3, 1);
+  CHECK(prefixes.pin(pin_of("r", prompt, 4), loop.now()).error().code == Code::kNotFound);
+  const PrefillJobPtr job = site.job("a", prompt);
+  CHECK(prefixes.pin(pin_of("a", prompt, 4), loop.now()).error().code == Code::kExists);
+  const auto pinned = prefixes.pin(pin_of("r", prompt, 4), loop.now());
+  REQUIRE(pinned);
+  CHECK(pinned->coming == 4);
+  CHECK(pinned->local_blocks == 0);
+  site.shared->blocks().computed(job->tx, 3);
+  const auto again = prefixes.pin(pin_of("s", prompt, 4), loop.now());
+  REQUIRE(again);
+  CHECK(again->coming == 1);
+  CHECK(again->local_blocks == 3);
+  site.fail_job(job, {Code::kUnavailable, "enough"});
+  const auto left = prefixes.pin(pin_of("t", prompt, 4), loop.now());
+  REQUIRE(left);
+  CHECK(left->coming == 0);
+  CHECK(prefixes.pinned() == 3);
+  CHECK(prefixes.end(pinned->tx));
+  CHECK_FALSE(prefixes.end(pinned->tx));
+  for (const char* id : {"s", "t"}) prefixes.end(std::string(id));
+  CHECK(prefixes.pinned() == 0);
+  CHECK(site.shared->blocks().transactions() == 0);
+  PrefillConfig head;
+  head.stages = {"127.0.0.1:1"};
+  PrefillSite first(loop, head, nullptr, "head");
+  RemotePrefixes none(*first.shared);
+  CHECK(none.pin(pin_of("r", prompt, 4), loop.now()).error().code == Code::kUnsupported);
+}
+
+TEST_CASE("blocks that were read count if their pin lasted, and the request still wants them") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const auto prompt = prompt_of(4 * kBlock + 3, 1), other = prompt_of(4 * kBlock, 2);
+  enum class End { kWell, kPinGone, kFailed, kCached };
+  for (const End how : {End::kWell, End::kPinGone, End::kFailed, End::kCached}) {
+    CAPTURE(static_cast<int>(how));
+    PrefillSite site(loop);
+    RemotePrefixes prefixes(*site.shared);
+    const PrefillJobPtr source = site.job("source", other), job = site.job("r", prompt);
+    const auto block_of = [&](const PrefillJob& of, size_t i) {
+      return site.shared->core->block(site.shared->blocks().find(of.tx)->blocks[i]);
+    };
+    for (size_t i = 0; i < 4; ++i)
+      std::fill_n(block_of(*source, i), site.shared->block_bytes(), std::byte(i + 1));
+    const Holder holder(
+        site, *source,
+        how == End::kPinGone ? Result<TxCommitted>(fail(Code::kNotFound, "gone")) : TxCommitted{});
+    std::optional<size_t> valid;
+    prefixes.fetch(job, holder.prefix, [&](size_t n) { valid = n; });
+    CHECK(job->busy == 1);
+    CHECK(job->fetch == FetchState::kPeer);
+    if (how == End::kFailed) site.fail_job(job, {Code::kUnavailable, "enough"});
+    PrefillJobPtr twin;
+    if (how == End::kCached) {  // a request that begins alike computes its first two blocks
+      twin = site.job("twin", prompt);
+      site.shared->blocks().computed(twin->tx, 2);
+      site.shared->blocks().rematch(job->tx);
+    }
+    REQUIRE(site.until([&] { return valid.has_value(); }));
+    CHECK(job->busy == 0);
+    CHECK(job->fetch == FetchState::kNone);
+    const bool counts = how == End::kWell || how == End::kCached;
+    CHECK(*valid == (counts ? 4 : 0));
+    const size_t cached = how == End::kCached ? 2 : 0;
+    CHECK(job->done.peer_tokens == (counts ? (4 - cached) * kBlock : 0));
+    for (size_t i = cached; counts && i < 4; ++i) CHECK(*block_of(*job, i) == std::byte(i + 1));
+    CHECK(counted(site.metrics, "mc_engine_peer_fetch_failures_total") ==
+          (how == End::kPinGone ? 1 : 0));
+    site.settle(job);
+    site.shared->blocks().check();
   }
 }
 

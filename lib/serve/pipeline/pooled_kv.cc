@@ -1,4 +1,4 @@
-#include "serve/worker/pooled_kv.h"
+#include "serve/pipeline/pooled_kv.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "serve/worker/pinned_prefixes.h"
+#include "serve/prefill/pinned_prefixes.h"
 
 #include <algorithm>
 #include <utility>

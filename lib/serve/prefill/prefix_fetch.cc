@@ -1,4 +1,4 @@
-#include "serve/worker/prefix_fetch.h"
+#include "serve/prefill/prefix_fetch.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "serve/worker/layer_load.h"
+#include "serve/prefill/layer_load.h"
 
 #include <algorithm>
 
