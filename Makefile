@@ -11,7 +11,7 @@ debug:   setup;  $(call BUILD_IN,$@,-DCMAKE_BUILD_TYPE=Debug)
 # The address sanitizer's build is clang's: a second compiler reads everything, its thread-safety analysis on.
 asan-build:;     @scripts/setup --lint
 	$(call BUILD_IN,asan,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DMC_SANITIZE=address$(comma)undefined,asan_tests)
-tsan-build: setup
+tsan-build:;     @scripts/setup --lint
 	$(call BUILD_IN,tsan,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=thread,tsan_tests)
 asan: asan-build; scripts/test build/$@ -L fast
 tsan: tsan-build; scripts/test build/$@ -L threads

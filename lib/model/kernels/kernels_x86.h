@@ -22,9 +22,16 @@
 #define MC_TARGET_END MC_PRAGMA(GCC pop_options)
 #endif
 
-// Before a loop over the rows of a tile: what it goes through stays in registers.
+// Before a loop over the rows of a tile: what it goes through stays in registers. Not where a
+// sanitizer looks at every access: in a loop each is the same, and compiles sooner.
 #if defined(__clang__)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define MC_UNROLL
+#else
 #define MC_UNROLL _Pragma("clang loop unroll(full)")
+#endif
+#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define MC_UNROLL
 #else
 #define MC_UNROLL _Pragma("GCC unroll 16")
 #endif
