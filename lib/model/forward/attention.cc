@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "model/forward/transformer.h"
 #include "model/kernels/scratch.h"
@@ -51,6 +52,51 @@ struct TileRows {
   uint32_t count = 0;
 };
 
+// Where the rows lie that a thread goes through, from a tile's first one on. A row is fetched
+// kAhead rows before its turn: a head's rows are too few for the processor's own prefetching, and
+// the next ones lie elsewhere.
+struct RowStream {
+  static constexpr uint32_t kAhead = 32, kEnough = kTile + kAhead;
+  const std::byte *keys[kEnough + kTile], *values[kEnough + kTile];
+  uint32_t count = 0;
+
+  void drop(uint32_t n) {
+    std::copy(keys + n, keys + count, keys);
+    std::copy(values + n, values + count, values);
+    count -= n;
+  }
+  // Behind the last there is nothing to fetch.
+  void end() {
+    for (uint32_t t = count; t < kEnough; ++t) keys[t] = values[t] = kNoRow;
+  }
+};
+
+// The first position that a row at `position` sees. Window 0: none.
+size_t first_seen(size_t position, size_t window) {
+  return window != 0 && position >= window ? position + 1 - window : 0;
+}
+
+// Queries of the rows from `begin` on, `per_row` of each.
+struct TileQueries {
+  size_t begin;
+  uint32_t per_row;
+  size_t window, count;
+
+  // What each sees of the tile of positions [tile, end). Returns the range of those that see some.
+  std::pair<size_t, size_t> look(size_t tile, size_t end, SeenKeys* seen) const {
+    size_t begins = count, ends = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t position = begin + i / per_row, first = first_seen(position, window);
+      if (position < tile || first >= end) continue;
+      seen[i] = {static_cast<uint32_t>(std::max(first, tile) - tile),
+                 static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile))};
+      begins = std::min(begins, i);
+      ends = i + 1;
+    }
+    return {begins, ends};
+  }
+};
+
 // What all ways have: the model's shape, and the head's queries.
 struct TileWork {
   const Kernels& kernels;
@@ -96,7 +142,7 @@ class FloatTiles {
     keys_ = memory.take<float>(size_t{kTile} * wide_);
     values_ = work.apart ? memory.take<float>(size_t{kTile} * wide_) : keys_;
   }
-  void take(TileRows& rows) {
+  void take(TileRows& rows, const RowStream&) {
     widen(rows.keys, rows.count, keys_);
     if (work_.apart) widen(rows.values, rows.count, values_);
   }
@@ -153,18 +199,17 @@ class PairTiles {
       : work_(work), wide_(wide(work.dim)) {
     start(queries, memory);
   }
-  void take(TileRows& rows) {
+  void take(TileRows& rows, const RowStream& stream) {
     padded_keys_.pad(rows.keys, rows.count);
     if (work_.apart)
       padded_values_.pad(rows.values, rows.count);
     else
       std::copy_n(rows.keys, padded(rows.count), rows.values);
-    scores_.positions = rows.count;
-    work_.kernels.turn_words(rows.keys, rows.count, wide_ / 2, 0, keys_,
-                             size_t{wide_} * kLanes * 2);
-    for (uint32_t t = 0; t < rows.count; t += 2)
-      work_.kernels.pair_rows(false, rows.values[t], rows.values[t + 1], wide_,
-                              mixed_ + size_t{t} * wide_ * 2);
+    scores_.positions = values_.positions = rows.count;
+    work_.kernels.turn_words(rows.keys, rows.count, wide_ / 2, 0, keys_, size_t{wide_} * kLanes * 2,
+                             stream.keys + RowStream::kAhead);
+    work_.kernels.pair_rows(false, rows.values, rows.count, wide_, mixed_,
+                            stream.values + RowStream::kAhead);
   }
   void attend(size_t begin, size_t end, const SeenKeys* seen, Attention* states) const {
     for (size_t i = begin; i < end; i += kScored) {
@@ -216,17 +261,18 @@ class IntegerTiles {
       : work_(work), rounded_(work.queries, wide(work.dim) / kGroup) {
     start(queries, memory);
   }
-  void take(TileRows& rows) {
+  void take(TileRows& rows, const RowStream& stream) {
     if (!work_.apart) std::copy_n(rows.keys, rows.count, rows.values);
     take_scales(rows);
     const uint32_t count = rows.count;
     padded_keys_.pad(rows.keys, count);
     padded_values_.pad(rows.values, count);
-    work_.kernels.turn_words(rows.keys, count, wide_ / 4, kSignOfEach, keys_, scores_.panel_bytes);
-    for (uint32_t t = 0; t < count; t += 2)
-      work_.kernels.pair_rows(true, rows.values[t], rows.values[t + 1], wide_,
-                              mixed_ + size_t{t} * wide_ * 2);
+    work_.kernels.turn_words(rows.keys, count, wide_ / 4, kSignOfEach, keys_, scores_.panel_bytes,
+                             stream.keys + RowStream::kAhead);
+    work_.kernels.pair_rows(true, rows.values, count, wide_, mixed_,
+                            stream.values + RowStream::kAhead);
     scores_.columns = padded(count);
+    values_.positions = count;
   }
   void attend(size_t begin, size_t end, const SeenKeys* seen, Attention* states) const {
     // From a multiple of kScored: queries were rounded in chunks.
@@ -311,19 +357,21 @@ class IntegerTiles {
 void Transformer::rows_at(size_t plane_at, const Slice& slice, size_t begin, size_t end,
                           const std::byte** rows) const {
   const size_t bytes = kv_.type.row_bytes(config_.head_dim);
-  for (size_t p = begin; p < end; ++p)
-    *rows++ = slice.blocks[p / kv_.block_tokens] + plane_at + p % kv_.block_tokens * bytes;
+  while (begin < end) {
+    const size_t in_block = begin % kv_.block_tokens;
+    const std::byte* at = slice.blocks[begin / kv_.block_tokens] + plane_at + in_block * bytes;
+    const size_t last = std::min(end, begin + kv_.block_tokens - in_block);
+    for (; begin < last; ++begin, at += bytes) *rows++ = at;
+  }
 }
 
 template <class Tiles>
-void Transformer::attend_by(uint32_t layer, const Group& g, const float* qkv, float* out) const {
+void Transformer::attend_by(uint32_t layer, const Group& g, const Group* next, const float* qkv,
+                            float* out) const {
   const uint32_t dim = config_.head_dim, wide = Tiles::wide(dim);
   const uint32_t per_kv = config_.heads / config_.kv_heads;
   const size_t queries = (g.end - g.begin) * per_kv;
   const auto window = static_cast<size_t>(config_.kind(layer).window);
-  const auto first_of = [&](size_t position) {  // what a row sees begins there
-    return window != 0 && position >= window ? position + 1 - window : 0;
-  };
   const float scale =
       1.0f / std::sqrt(static_cast<float>(config_.query_scalar > 0 ? config_.query_scalar : dim));
   const TileWork work{
@@ -345,23 +393,39 @@ void Transformer::attend_by(uint32_t layer, const Group& g, const float* qkv, fl
     states[i] = Attention{};
     states[i].values = sums + i * wide;
   }
-  Tiles tiles(work, query, memory);
-  TileRows rows;
-  for (size_t tile = first_of(g.begin) / kTile * kTile; tile < g.end; tile += kTile) {
-    const size_t end = std::min<size_t>(g.end, tile + kTile);
-    rows.count = static_cast<uint32_t>(end - tile);
-    rows_at(plane_at(layer, false, g.kv_head), *g.slice, tile, end, rows.keys);
-    if (work.apart) rows_at(plane_at(layer, true, g.kv_head), *g.slice, tile, end, rows.values);
-    tiles.take(rows);
-    size_t begins = queries, ends = 0;  // of those that see something of the tile
-    for (size_t i = 0; i < queries; ++i) {
-      const size_t position = g.begin + i / per_kv, first = first_of(position);
-      if (position < tile || first >= end) continue;
-      seen[i] = {static_cast<uint32_t>(std::max(first, tile) - tile),
-                 static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile))};
-      begins = std::min(begins, i);
-      ends = i + 1;
+  const auto first_tile = [&](const Group& of) {
+    return first_seen(of.begin, window) / kTile * kTile;
+  };
+  RowStream stream;
+  const Group* following = &g;  // whose rows come into the stream next, from `from` on
+  size_t from = first_tile(g);
+  const auto fill = [&] {
+    for (size_t end; following != nullptr && stream.count < RowStream::kEnough; from = end) {
+      end = std::min<size_t>(following->end, from + kTile);
+      const Slice& slice = *following->slice;
+      rows_at(plane_at(layer, false, following->kv_head), slice, from, end,
+              stream.keys + stream.count);
+      rows_at(plane_at(layer, work.apart, following->kv_head), slice, from, end,
+              stream.values + stream.count);
+      stream.count += static_cast<uint32_t>(end - from);
+      if (end < following->end) continue;
+      following = following == &g ? next : nullptr;
+      if (following != nullptr) end = first_tile(*following);
     }
+    stream.end();
+  };
+  Tiles tiles(work, query, memory);
+  const TileQueries all{g.begin, per_kv, window, queries};
+  TileRows rows;
+  for (size_t tile = first_tile(g); tile < g.end; tile += kTile) {
+    const size_t end = std::min<size_t>(g.end, tile + kTile);
+    fill();
+    rows.count = static_cast<uint32_t>(end - tile);
+    std::copy_n(stream.keys, rows.count, rows.keys);
+    std::copy_n(stream.values, rows.count, rows.values);
+    tiles.take(rows, stream);
+    stream.drop(rows.count);
+    const auto [begins, ends] = all.look(tile, end, seen);
     tiles.attend(begins, ends, seen, states);
   }
   for (size_t i = 0; i < queries; ++i) {
@@ -371,12 +435,14 @@ void Transformer::attend_by(uint32_t layer, const Group& g, const float* qkv, fl
   }
 }
 
-void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float* out) const {
-  if (kv_.type.quantized()) return attend_by<IntegerTiles>(layer, g, qkv, out);
+void Transformer::attend(uint32_t layer, const Group& g, const Group* next, const float* qkv,
+                         float* out) const {
+  if (kv_.type.quantized()) return attend_by<IntegerTiles>(layer, g, next, qkv, out);
   // Where products with weights are rounded anyway, those with KV of bf16 are too.
   const bool rounds = factors_ == DType::kBf16 || weights_.layers[layer].qkv.quantized();
-  if (rounds && kv_.type.type() == DType::kBf16) return attend_by<PairTiles>(layer, g, qkv, out);
-  attend_by<FloatTiles>(layer, g, qkv, out);
+  if (rounds && kv_.type.type() == DType::kBf16)
+    return attend_by<PairTiles>(layer, g, next, qkv, out);
+  attend_by<FloatTiles>(layer, g, next, qkv, out);
 }
 
 }  // namespace mc::model

@@ -161,8 +161,12 @@ void Transformer::attention(uint32_t layer, std::span<const Slice> slices,
                             std::span<const Group> groups, const float* qkv, float* out) const {
   size_t context = 0;
   for (const Slice& s : slices) context += s.end * (s.end - s.begin);
-  const auto one = [&](size_t i) { attend(layer, groups[i], qkv, out); };
-  if (context * config_.q_rows() > 20'000)
+  const bool shared = context * config_.q_rows() > 20'000;
+  const size_t step = shared ? threads_.count() : 1;
+  const auto one = [&](size_t i) {
+    attend(layer, groups[i], i + step < groups.size() ? &groups[i + step] : nullptr, qkv, out);
+  };
+  if (shared)
     threads_.run(groups.size(), one);
   else
     for (size_t i = 0; i < groups.size(); ++i) one(i);

@@ -83,9 +83,12 @@ class Transformer {
   void store(uint32_t layer, const Slice& slice, float* qkv) const;
   void rows_at(size_t plane_at, const Slice& slice, size_t begin, size_t end,
                const std::byte** rows) const;
+  // `next`: the group that this thread takes next, or null.
   template <class Tiles>
-  void attend_by(uint32_t layer, const Group& group, const float* qkv, float* out) const;
-  void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
+  void attend_by(uint32_t layer, const Group& group, const Group* next, const float* qkv,
+                 float* out) const;
+  void attend(uint32_t layer, const Group& group, const Group* next, const float* qkv,
+              float* out) const;
   void normalize(const std::vector<float>& weight, const float* x, size_t rows, float* out) const;
   void add(const std::vector<float>& norm, float* parts, size_t rows, float* x) const;
   void attention(uint32_t layer, std::span<const Slice> slices, std::span<const Group> groups,

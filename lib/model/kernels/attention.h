@@ -10,8 +10,8 @@
 //             Values are their integers as bf16, which are exact; shares times the scale of a
 //             value are rounded to bf16.
 //
-// In all of them a query's numbers depend on the query and what it sees alone: what it does not see
-// gets the share 0, and other queries have their own sums.
+// In all of them a query's numbers depend on the query and what it sees alone: nothing else is
+// multiplied, so that it may be infinite, and other queries have their own sums.
 //
 // Thread: values. Source: FlashAttention (Dao 2022) for the running softmax.
 #pragma once
@@ -63,6 +63,7 @@ struct PairValues {
   const SeenKeys* seen = nullptr;     // by each query
   uint32_t count = 0;                 // queries
   const std::byte* values = nullptr;  // [pair of positions][wide][2], of bf16
+  uint32_t positions = 0;             // of the values; a zero behind an odd number of them
   const float* scales = nullptr;      // of the values, [wide / 32][kTile], or null: none
   uint32_t wide = 0;
   float cap = 0;

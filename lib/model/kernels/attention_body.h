@@ -151,10 +151,7 @@ struct PairPlaces {
 };
 
 template <uint32_t kRows, uint32_t kWide>
-[[gnu::noinline]] void add_pairs(const PairPlaces& at, V (&tile)[kRows][kWide]) {
-  V sums[kRows][kWide];
-  copy_sums(tile, sums);
-  const PairPlaces p = at;
+[[gnu::always_inline]] inline void add_pairs(const PairPlaces& p, V (&sums)[kRows][kWide]) {
   for (uint32_t i = 0; i < p.pairs; ++i) {
     V w[kWide];
     MC_UNROLL
@@ -168,7 +165,33 @@ template <uint32_t kRows, uint32_t kWide>
       for (uint32_t v = 0; v < kWide; ++v) sums[r][v] = V::add_pair(sums[r][v], pair, w[v]);
     }
   }
-  copy_sums(sums, tile);
+}
+
+// Functions of their own, as a product's add_steps: so the sums stay in registers.
+template <uint32_t kRows, uint32_t kWide>
+[[gnu::noinline]] void score_tile(const PairPlaces& at, float* scores) {
+  const PairPlaces p = at;
+  V sums[kRows][kWide];
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
+    for (uint32_t v = 0; v < kWide; ++v) sums[r][v] = V::zero();
+  }
+  add_pairs(p, sums);
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
+    for (uint32_t v = 0; v < kWide; ++v) sums[r][v].store(scores + r * kTile + v * kLanes);
+  }
+}
+template <uint32_t kRows, uint32_t kWide>
+[[gnu::noinline]] void mix_tile(const PairPlaces& at, const float* keep, uint32_t d,
+                                Attention* states) {
+  const PairPlaces p = at;
+  V sums[kRows][kWide];
+  load_kept(states, keep, d, sums);
+  add_pairs(p, sums);
+  store_values(sums, d, states);
 }
 
 struct PairScoreRows {
@@ -176,22 +199,10 @@ struct PairScoreRows {
 
   template <uint32_t kRows, uint32_t kWide>
   void keys(uint32_t query, uint32_t key) {
-    V sums[kRows][kWide];
-    MC_UNROLL
-    for (uint32_t r = 0; r < kRows; ++r) {
-      MC_UNROLL
-      for (uint32_t v = 0; v < kWide; ++v) sums[r][v] = V::zero();
-    }
     const size_t panel = size_t{job.wide} * kLanes * 2;
-    add_pairs({job.queries + size_t{query} * job.wide, job.wide, job.keys + key / kLanes * panel,
-               4 * kLanes, panel, job.wide / 2},
-              sums);
-    MC_UNROLL
-    for (uint32_t r = 0; r < kRows; ++r) {
-      MC_UNROLL
-      for (uint32_t v = 0; v < kWide; ++v)
-        sums[r][v].store(job.scores + size_t{query + r} * kTile + key + v * kLanes);
-    }
+    score_tile<kRows, kWide>({job.queries + size_t{query} * job.wide, job.wide,
+                              job.keys + key / kLanes * panel, 4 * kLanes, panel, job.wide / 2},
+                             job.scores + size_t{query} * kTile + key);
   }
   template <uint32_t kRows>
   void rows(uint32_t query) {
@@ -207,94 +218,222 @@ void score_pairs(const PairScores& job) {
   in_rows<kQueries>(0, job.count, some);
 }
 
-struct PairValueRows {
-  const PairValues& job;
+constexpr uint32_t to_lanes(uint32_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 
+// Shares of up to kLanes queries, found together.
+struct PairShares {
+  uint16_t rounded[kLanes * kTile];  // [query][position]
+  float keep[kLanes];                // what is left of sums so far
+};
+
+// The most, or the sum, of the lanes of each of `count` vectors. Of few one by one.
+constexpr uint32_t kManyVectors = 8;
+[[gnu::always_inline]] inline void mosts_of(const V (&v)[kLanes], uint32_t count, float* out) {
+  if (count >= kManyVectors) return V::mosts(v).store(out);
+  for (uint32_t i = 0; i < count; ++i) out[i] = v[i].most();
+}
+[[gnu::always_inline]] inline void sums_of(const V (&v)[kLanes], uint32_t count, float* out) {
+  if (count >= kManyVectors) return V::sums(v).store(out);
+  for (uint32_t i = 0; i < count; ++i) out[i] = v[i].sum();
+}
+
+// Caps a query's scores, and hides those of what it does not see. Returns the most of each lane.
+[[gnu::always_inline]] inline V hide_scores(float* p, SeenKeys seen, float cap) {
+  const uint32_t end = to_lanes(seen.end);
+  if (cap > 0) soft_cap(p, seen.end, cap);
+  for (uint32_t t = 0; t < seen.begin; ++t) p[t] = -__builtin_inff();
+  for (uint32_t t = seen.end; t < end; ++t) p[t] = -__builtin_inff();
+  V most = V::all(-__builtin_inff());
+  for (uint32_t t = 0; t < end; t += kLanes) most = V::greater_of(V::load(p + t), most);
+  return most;
+}
+
+// 2^x for x up to 0, off by 1/300,000 of itself at most; below -126 it is as for -126. The
+// polynomial has the least relative error from -1/2 to 1/2 among those that are 1 at 0.
+[[gnu::always_inline]] inline V power_of_two(V x) {
+  x = V::greater_of(x, V::all(-126.0f));
+  const V n = V::round(x), f = V::sub(x, n);
+  V p = V::all(0.0095828528f);
+  p = V::fma(p, f, V::all(0.055906425f));
+  p = V::fma(p, f, V::all(0.240240986f));
+  p = V::fma(p, f, V::all(0.693124193f));
+  p = V::fma(p, f, V::all(1.0f));
+  return V::scale(p, n);
+}
+
+// A query's scores become shares: rounded ones, or in their place. Returns the sums by lanes.
+template <bool kRounds>
+[[gnu::always_inline]] inline V shares_of(float* p, SeenKeys seen, float most, uint16_t* rounded) {
+  const V top = V::all(most), log2_e = V::all(1.44269504088896341f);
+  const uint32_t end = to_lanes(seen.end);
+  V total = V::zero();
+  for (uint32_t t = 0; t < end; t += kLanes) {
+    V share = power_of_two(V::mul(V::sub(V::load(p + t), top), log2_e));
+    if constexpr (kRounds)
+      share = share.store_share(rounded + t);
+    else
+      share.store(p + t);
+    total = V::add(total, share);
+  }
+  if (seen.begin == 0 && seen.end == end) return total;
+  for (uint32_t t = 0; t < seen.begin; ++t) p[t] = rounded[t] = 0;
+  for (uint32_t t = seen.end; t < end; ++t) p[t] = rounded[t] = 0;
+  total = V::zero();
+  for (uint32_t t = 0; t < end; t += kLanes)
+    total = V::add(total, kRounds ? V::load_bf16(reinterpret_cast<const std::byte*>(rounded + t))
+                                  : V::load(p + t));
+  return total;
+}
+
+// Of queries from `first` on, up to kLanes.
+template <bool kRounds>
+void find_shares(const PairValues& job, uint32_t first, uint32_t count, PairShares& out) {
+  Attention* const states = job.states + first;
+  float* const scores = job.scores + size_t{first} * kTile;
+  V lanes[kLanes];
+  float most[kLanes] = {}, before[kLanes] = {}, totals[kLanes];
+  for (uint32_t i = 0; i < kLanes; ++i) lanes[i] = V::zero();
+  for (uint32_t r = 0; r < count; ++r) {
+    lanes[r] = hide_scores(scores + r * kTile, job.seen[first + r], job.cap);
+    before[r] = states[r].most;
+  }
+  mosts_of(lanes, count, most);
+  const V old = V::load(before), now = V::greater_of(V::load(most), old);
+  exponential(V::sub(old, now)).store(out.keep);
+  now.store(most);
+  for (uint32_t r = 0; r < count; ++r)
+    lanes[r] = shares_of<kRounds>(scores + r * kTile, job.seen[first + r], most[r],
+                                  out.rounded + r * kTile);
+  sums_of(lanes, count, totals);
+  for (uint32_t r = 0; r < count; ++r) {
+    states[r].most = most[r];
+    states[r].total = __builtin_fmaf(states[r].total, out.keep[r], totals[r]);
+  }
+}
+
+// Values of what each query sees, by its shares: numbers behind that may be infinite.
+struct PairValueRows {
+  struct Pairs {  // whole ones [begin, end), and maybe half of the ones beside them
+    uint32_t begin, end;
+    bool before, behind;
+  };
+  const PairValues& job;
+  uint32_t first;  // query of the shares' first
+  PairShares& shares;
+
+  Pairs pairs_of(uint32_t row) const {
+    const SeenKeys seen = job.seen[first + row];
+    const uint32_t end = seen.end == job.positions ? seen.end + seen.end % 2 : seen.end;
+    return {(seen.begin + 1) / 2, end / 2, seen.begin % 2 != 0, end % 2 != 0};
+  }
   template <uint32_t kRows, uint32_t kWide>
-  void values(uint32_t query, const uint16_t* shares, uint32_t end, const float* keep, uint32_t d) {
-    V sums[kRows][kWide];
-    load_kept(job.states + query, keep, d, sums);
-    add_pairs({shares, kTile, job.values + size_t{d} * 4, size_t{job.wide} * 4, 4 * kLanes,
-               (end + 1) / 2},
-              sums);
-    store_values(sums, d, job.states + query);
+  void whole(uint32_t row, uint32_t begin, uint32_t end, float* keep, uint32_t d) {
+    if (begin >= end) return;
+    mix_tile<kRows, kWide>({shares.rounded + row * kTile + size_t{2} * begin, kTile,
+                            job.values + (size_t{begin} * job.wide + d) * 4, size_t{job.wide} * 4,
+                            4 * kLanes, end - begin},
+                           keep, d, job.states + first + row);
+    for (uint32_t r = 0; r < kRows; ++r) keep[r] = 1;
   }
-  // Shares to `end`, times the scales, rounded.
-  template <uint32_t kRows>
-  void round(const float* p, const float* scales, uint32_t end, uint16_t* shares) {
-    for (uint32_t t = 0; t < end; t += kLanes) {
-      const V scale = scales == nullptr ? V::all(1) : V::load(scales + t);
-      for (uint32_t r = 0; r < kRows; ++r)
-        V::mul(V::load(p + r * kTile + t), scale).store_bf16(shares + r * kTile + t);
+  // The number of a pair that `mask` leaves.
+  template <uint32_t kWide>
+  void half(uint32_t row, uint32_t pair, uint32_t mask, float* keep, uint32_t d) {
+    uint32_t words[kWide * kLanes];
+    __builtin_memcpy(words, job.values + (size_t{pair} * job.wide + d) * 4, sizeof words);
+    for (uint32_t& word : words) word &= mask;
+    mix_tile<1, kWide>({shares.rounded + row * kTile + size_t{2} * pair, kTile,
+                        reinterpret_cast<const std::byte*>(words), 0, 4 * kLanes, 1},
+                       keep, d, job.states + first + row);
+    *keep = 1;
+  }
+  // kWide vectors of columns. What all rows see is added to them together.
+  template <uint32_t kRows, uint32_t kWide>
+  void columns(uint32_t row, uint32_t d) {
+    float keep[kRows];
+    Pairs own[kRows];
+    uint32_t begin = 0, end = kTile / 2;
+    for (uint32_t r = 0; r < kRows; ++r) {
+      keep[r] = shares.keep[row + r];
+      own[r] = pairs_of(row + r);
+      begin = own[r].begin > begin ? own[r].begin : begin;
+      end = own[r].end < end ? own[r].end : end;
+    }
+    if (begin >= end) begin = end = kTile / 2;  // nothing
+    for (uint32_t r = 0; r < kRows; ++r) {
+      if (own[r].before) half<kWide>(row + r, own[r].begin - 1, 0xFFFF0000, keep + r, d);
+      const uint32_t to = own[r].end < begin ? own[r].end : begin;
+      whole<1, kWide>(row + r, own[r].begin, to, keep + r, d);
+    }
+    whole<kRows, kWide>(row, begin, end, keep, d);
+    for (uint32_t r = 0; r < kRows; ++r) {
+      const uint32_t from = own[r].begin > end ? own[r].begin : end;
+      whole<1, kWide>(row + r, from, own[r].end, keep + r, d);
+      if (own[r].behind) half<kWide>(row + r, own[r].end, 0x0000FFFF, keep + r, d);
     }
   }
+  // A row's shares times the scales; what is beside what it sees is 0, whatever its scale.
+  void round(uint32_t row, const float* scales) {
+    const SeenKeys seen = job.seen[first + row];
+    const float* const p = job.scores + size_t{first + row} * kTile;
+    uint16_t* const out = shares.rounded + row * kTile;
+    for (uint32_t t = 0; t < to_lanes(seen.end); t += kLanes)
+      V::mul(V::load(p + t), V::load(scales + t)).store_share(out + t);
+    if (seen.begin % 2 != 0) out[seen.begin - 1] = 0;
+    if (seen.end % 2 != 0) out[seen.end] = 0;
+  }
   template <uint32_t kRows>
-  void rows(uint32_t query) {
-    float* const p = job.scores + size_t{query} * kTile;
-    uint16_t shares[kRows * kTile];
-    float keep[kLanes] = {};
-    V totals[kRows];
-    uint32_t end = 0;
-    for (uint32_t r = 0; r < kRows; ++r)
-      end = job.seen[query + r].end > end ? job.seen[query + r].end : end;
-    for (uint32_t r = 0; r < kRows; ++r) {
-      const uint32_t own = job.seen[query + r].end;
-      keep[r] = soften(p + r * kTile, job.seen[query + r], job.cap, job.states[query + r]);
-      for (uint32_t t = (own + kLanes - 1) / kLanes * kLanes; t < end; t += kLanes)
-        V::zero().store(p + r * kTile + t);
-    }
-    exponential(V::load(keep)).store(keep);
-    if (job.scales == nullptr) round<kRows>(p, nullptr, end, shares);
-    for (uint32_t r = 0; r < kRows; ++r) {
-      totals[r] = V::zero();
-      for (uint32_t t = 0; t < end; t += kLanes)
-        totals[r] = V::add(totals[r],
-                           job.scales == nullptr
-                               ? V::load_bf16(reinterpret_cast<std::byte*>(shares + r * kTile + t))
-                               : V::load(p + r * kTile + t));
-      float& total = job.states[query + r].total;
-      total = __builtin_fmaf(total, keep[r], totals[r].sum());
-    }
+  void rows(uint32_t row) {
     uint32_t d = 0;
-    if (job.scales != nullptr) {
-      for (; d < job.wide; d += 2 * kLanes) {
-        round<kRows>(p, job.scales + d / (2 * kLanes) * kTile, end, shares);
-        values<kRows, 2>(query, shares, end, keep, d);
-      }
-      return;
+    if (job.scales == nullptr)
+      for (; d + kVectors * kLanes <= job.wide; d += kVectors * kLanes)
+        columns<kRows, kVectors>(row, d);
+    for (; d < job.wide; d += 2 * kLanes) {
+      for (uint32_t r = 0; job.scales != nullptr && r < kRows; ++r)
+        round(row + r, job.scales + d / (2 * kLanes) * kTile);
+      columns<kRows, 2>(row, d);
     }
-    for (; d + kVectors * kLanes <= job.wide; d += kVectors * kLanes)
-      values<kRows, kVectors>(query, shares, end, keep, d);
-    for (; d < job.wide; d += 2 * kLanes) values<kRows, 2>(query, shares, end, keep, d);
   }
 };
 
 void add_pair_values(const PairValues& job) {
-  PairValueRows some{job};
-  in_rows<kQueries>(0, job.count, some);
+  PairShares shares;
+  for (uint32_t first = 0; first < job.count; first += kLanes) {
+    const uint32_t count = job.count - first < kLanes ? job.count - first : kLanes;
+    if (job.scales == nullptr)
+      find_shares<true>(job, first, count, shares);
+    else
+      find_shares<false>(job, first, count, shares);
+    PairValueRows some{job, first, shares};
+    in_rows<kQueries>(0, count, some);
+  }
 }
 
 // Words of 32 bits of rows, of each 16 rows as [word][row].
 void turn_words(const std::byte* const* rows, uint32_t count, uint32_t words, uint32_t flip,
-                std::byte* out, size_t panel_bytes) {
+                std::byte* out, size_t panel_bytes, const std::byte* const* ahead) {
   for (uint32_t first = 0; first < count; first += kLanes, out += panel_bytes)
     for (uint32_t word = 0; word < words; word += kLanes) {
       const uint32_t n = words - word < kLanes ? words - word : kLanes;
       for (uint32_t i = 0; i < kLanes; ++i)
-        __builtin_prefetch(rows[first + i] + size_t{word} * 4 + kWidenAhead, 0, 2);
+        __builtin_prefetch(ahead[first + i] + size_t{word} * 4, 0, 2);
       V::turn(rows + first, size_t{word} * 4, n, flip, out + size_t{word} * 64);
     }
 }
 
 // Two rows' numbers side by side, as pairs of bf16.
-void pair_rows(bool integers, const std::byte* first, const std::byte* second, uint32_t n,
-               std::byte* out) {
-  for (uint32_t i = 0; i < n; i += kLanes) {
-    const size_t ahead = size_t{i} * (integers ? 1 : 2) + kWidenAhead;
-    __builtin_prefetch(first + ahead, 0, 2);
-    __builtin_prefetch(second + ahead, 0, 2);
-    (integers ? V::pair_integers(first + i, second + i)
-              : V::pair_bf16(first + size_t{2} * i, second + size_t{2} * i))
-        .store(reinterpret_cast<float*>(out + size_t{4} * i));
-  }
+void pair_rows(bool integers, const std::byte* const* rows, uint32_t count, uint32_t n,
+               std::byte* out, const std::byte* const* ahead) {
+  for (uint32_t t = 0; t < count; t += 2)
+    for (uint32_t i = 0; i < n; i += 2 * kLanes, out += 8 * kLanes) {
+      const size_t at = size_t{i} * (integers ? 1 : 2);
+      __builtin_prefetch(ahead[t] + at, 0, 2);
+      __builtin_prefetch(ahead[t + 1] + at, 0, 2);
+      if (!integers) {
+        V::pair_bf16(rows[t] + at, rows[t + 1] + at, out);
+        continue;
+      }
+      for (uint32_t half = 0; half < 2 * kLanes; half += kLanes)
+        V::pair_integers(rows[t] + at + half, rows[t + 1] + at + half)
+            .store(reinterpret_cast<float*>(out + size_t{4} * half));
+    }
 }

@@ -9,8 +9,9 @@ std::vector<const Kernels*> kernels_here() {
 #if defined(__x86_64__)
   // Processors with AVX2 have F16C, which clang 14 cannot ask for.
   const bool with_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool vnni = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
-  if (with_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
+  const bool vnni = __builtin_cpu_supports("avx512vnni");
+  if (with_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw")) {
     if (vnni && __builtin_cpu_supports("avx512bf16")) sets.push_back(&avx512bf16::kKernels);
     sets.push_back(vnni ? &avx512::kKernels : &avx512::kKernelsOfFloats);
   }

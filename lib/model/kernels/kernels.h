@@ -64,13 +64,15 @@ struct Kernels {
   void (*attend)(const FloatAttention& job);
   void (*score_pairs)(const PairScores& job);
   void (*add_pair_values)(const PairValues& job);
-  // `words` words of 32 bits of each row, all exclusive-ored with `flip`: of each 16 rows as
-  // [word][row], `panel_bytes` from one to the next. `rows`: `count` pointers rounded up to 16.
+  // `words` words of 32 bits of each row, a multiple of 8, all exclusive-ored with `flip`: of each
+  // 16 rows as [word][row], `panel_bytes` from one to the next. `rows`: `count` pointers rounded up
+  // to 16. As many rows of `ahead` are fetched on the way.
   void (*turn_words)(const std::byte* const* rows, uint32_t count, uint32_t words, uint32_t flip,
-                     std::byte* out, size_t panel_bytes);
-  // out[i] = first[i], second[i] as bf16, of bf16 or of integers of 8 bits. n: a multiple of 16.
-  void (*pair_rows)(bool integers, const std::byte* first, const std::byte* second, uint32_t n,
-                    std::byte* out);
+                     std::byte* out, size_t panel_bytes, const std::byte* const* ahead);
+  // out[pair of rows][i] = number i of both as bf16, of n bf16 or integers of 8 bits, n a multiple
+  // of 32. `rows`: `count` pointers rounded up to 2; `ahead`: as there.
+  void (*pair_rows)(bool integers, const std::byte* const* rows, uint32_t count, uint32_t n,
+                    std::byte* out, const std::byte* const* ahead);
   // x[i] = cap x tanh(x[i] / cap)
   void (*soft_cap)(float* x, size_t n, float cap);
   // x[i] = e^x[i], for x up to 88; below -87 it is as for -87.

@@ -31,17 +31,24 @@ inline void turn_eight(const std::byte* const* rows, size_t at, uint32_t flip, s
   }
 }
 
+inline __m256 half_scale(__m256 x, __m256 n) {  // both factors are normal numbers
+  const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256i other = _mm256_sub_epi32(whole, half);
+  const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+  const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(other, bias), 23);
+  return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+}
+inline __m256i eight_rounded(__m256 x) {
+  const __m256i u = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
+  return _mm256_srli_epi32(_mm256_add_epi32(u, up), 16);
+}
+
 struct V {
   __m256 a, b;  // lanes 0 to 7, 8 to 15
 
-  static __m256 half_scale(__m256 x, __m256 n) {  // both factors are normal numbers
-    const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
-    const __m256i bias = _mm256_set1_epi32(127);
-    const __m256i other = _mm256_sub_epi32(whole, half);
-    const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
-    const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(other, bias), 23);
-    return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
-  }
   static V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
   static __m256 eight_firsts(__m256 pairs) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
@@ -86,16 +93,15 @@ struct V {
     _mm256_storeu_ps(p, a);
     _mm256_storeu_ps(p + 8, b);
   }
-  static __m256i eight_rounded(__m256 x) {
-    const __m256i u = _mm256_castps_si256(x);
-    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
-    const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
-    return _mm256_srli_epi32(_mm256_add_epi32(u, up), 16);
-  }
   void store_bf16(uint16_t* p) const {
     const __m256i mixed = _mm256_packus_epi32(eight_rounded(a), eight_rounded(b));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                         _mm256_permute4x64_epi64(mixed, 0b11'01'10'00));
+  }
+  V store_share(uint16_t* p) const {  // returns what was stored
+    store_bf16(p);
+    return {_mm256_castsi256_ps(_mm256_slli_epi32(eight_rounded(a), 16)),
+            _mm256_castsi256_ps(_mm256_slli_epi32(eight_rounded(b), 16))};
   }
   __m256 eight() const { return _mm256_add_ps(a, b); }
   float sum() const {
@@ -127,10 +133,13 @@ struct V {
     return _mm256_or_ps(_mm256_castsi256_ps(_mm256_srli_epi32(_mm256_castps_si256(first), 16)),
                         second);
   }
-  // 16 pairs of bf16: of x the first.
-  static V pair_bf16(const std::byte* x, const std::byte* y) {
-    const V first = load_bf16(x), second = load_bf16(y);
-    return {eight_pairs(first.a, second.a), eight_pairs(first.b, second.b)};
+  // 32 pairs of bf16: of x the first.
+  static void pair_bf16(const std::byte* x, const std::byte* y, std::byte* out) {
+    for (uint32_t i = 0; i < 2; ++i, x += 32, y += 32, out += 64) {
+      const V first = load_bf16(x), second = load_bf16(y);
+      V{eight_pairs(first.a, second.a), eight_pairs(first.b, second.b)}.store(
+          reinterpret_cast<float*>(out));
+    }
   }
   static __m256 eight_floats(const std::byte* integers) {
     const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(integers));
@@ -150,21 +159,34 @@ struct V {
   }
 
   static constexpr uint32_t kChains = 4;  // sums that stay in registers together
-  static __m256 fours(__m256 x, __m256 y) {
-    return _mm256_add_ps(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
+  struct Sum {
+    static __m256 of(__m256 x, __m256 y) { return _mm256_add_ps(x, y); }
+  };
+  struct Most {
+    static __m256 of(__m256 x, __m256 y) { return _mm256_max_ps(x, y); }
+  };
+  template <class Two>
+  static __m256 fours(const V& v, const V& w) {
+    const __m256 x = Two::of(v.a, v.b), y = Two::of(w.a, w.b);
+    return Two::of(_mm256_permute2f128_ps(x, y, 0x20), _mm256_permute2f128_ps(x, y, 0x31));
   }
+  template <class Two>
   static __m256 twos(__m256 x, __m256 y) {
     const __m256d p = _mm256_castps_pd(x), q = _mm256_castps_pd(y);
-    return _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(p, q)),
-                         _mm256_castpd_ps(_mm256_unpackhi_pd(p, q)));
+    return Two::of(_mm256_castpd_ps(_mm256_unpacklo_pd(p, q)),
+                   _mm256_castpd_ps(_mm256_unpackhi_pd(p, q)));
   }
-  static __m256 eight_sums(const V* v) {
-    const __m256 x = twos(fours(v[0].eight(), v[4].eight()), fours(v[1].eight(), v[5].eight()));
-    const __m256 y = twos(fours(v[2].eight(), v[6].eight()), fours(v[3].eight(), v[7].eight()));
-    return _mm256_add_ps(_mm256_shuffle_ps(x, y, 0x88), _mm256_shuffle_ps(x, y, 0xDD));
+  template <class Two>
+  static __m256 eight_vectors(const V* v) {
+    const __m256 x = twos<Two>(fours<Two>(v[0], v[4]), fours<Two>(v[1], v[5]));
+    const __m256 y = twos<Two>(fours<Two>(v[2], v[6]), fours<Two>(v[3], v[7]));
+    return Two::of(_mm256_shuffle_ps(x, y, 0x88), _mm256_shuffle_ps(x, y, 0xDD));
   }
-  // Lane i is v[i].sum(), all in the same tree.
-  static V sums(const V (&v)[kLanes]) { return {eight_sums(v), eight_sums(v + 8)}; }
+  // Lane i is v[i].sum(), all in the same tree; or v[i].most().
+  static V sums(const V (&v)[kLanes]) { return {eight_vectors<Sum>(v), eight_vectors<Sum>(v + 8)}; }
+  static V mosts(const V (&v)[kLanes]) {
+    return {eight_vectors<Most>(v), eight_vectors<Most>(v + 8)};
+  }
 };
 
 #include "model/kernels/kernels_body.h"

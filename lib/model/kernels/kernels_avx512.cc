@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 #include "model/kernels/kernels_x86.h"
 
-MC_TARGET_BEGIN("avx512f,avx512dq,fma")
+MC_TARGET_BEGIN("avx512f,avx512dq,avx512bw,fma")
 
 namespace mc::model::avx512 {
 namespace {
@@ -12,6 +12,10 @@ namespace {
   const V pair{_mm512_castsi512_ps(_mm512_set1_epi32(static_cast<int>(x)))};
   sum = fma(second_half(pair), second_half(w), sum);
   return fma(first_half(pair), first_half(w), sum);
+}
+[[gnu::always_inline]] inline V V::store_share(uint16_t* p) const {
+  store_bf16(p);
+  return second_half({_mm512_castsi512_ps(rounded())});
 }
 
 #include "model/kernels/kernels_body.h"

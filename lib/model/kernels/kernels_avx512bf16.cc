@@ -1,7 +1,7 @@
 #if defined(__x86_64__)
 #include "model/kernels/kernels_x86.h"
 
-MC_TARGET_BEGIN("avx512f,avx512dq,avx512bf16,fma")
+MC_TARGET_BEGIN("avx512f,avx512dq,avx512bw,avx512bf16,fma")
 
 namespace mc::model::avx512bf16 {
 namespace {
@@ -14,6 +14,12 @@ namespace {
   const __m512i pair = _mm512_set1_epi32(static_cast<int>(x));
   return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(pair),
                            reinterpret_cast<__m512bh>(_mm512_castps_si512(w.v)))};
+}
+
+[[gnu::always_inline]] inline V V::store_share(uint16_t* p) const {
+  const auto bits = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), bits);
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
 
 #include "model/kernels/kernels_body.h"

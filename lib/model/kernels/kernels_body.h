@@ -60,14 +60,13 @@ template <Feed kFeed, uint32_t kRows, uint32_t kWide>
     pairs =
         job.x_bf16 + (first * job.segments + s.segment * in_group) * steps * 2 + (row - first) * 2;
   constexpr size_t kStepBytes = kFeed == Feed::kHalf ? 32 : 64;
-  const size_t ahead = job.ahead;
+  const size_t ahead = row == 0 ? job.ahead : 0;
   for (uint32_t i = s.begin; i < s.end; ++i) {
     V w[kWide];
     MC_UNROLL
     for (uint32_t p = 0; p < kWide; ++p) {
       const std::byte* const panel = panels + p * job.panel_bytes;
-      if constexpr (kRows <= 2)  // more wait for the sums, not for memory
-        __builtin_prefetch(panel + i * kStepBytes + ahead, 0, 2);
+      __builtin_prefetch(panel + i * kStepBytes + ahead, 0, 2);
       w[p] = kFeed == Feed::kHalf ? V::load_f16(panel + i * size_t{32})
                                   : V::load(reinterpret_cast<const float*>(panel + i * size_t{64}));
     }

@@ -85,6 +85,10 @@ struct V {
       p[i] = static_cast<uint16_t>((u + 0x7FFFu + (u >> 16 & 1)) >> 16);
     }
   }
+  V store_share(uint16_t* p) const {  // returns what was stored
+    store_bf16(p);
+    return load_bf16(reinterpret_cast<const std::byte*>(p));
+  }
   float sum() const {
     float s[kLanes];
     store(s);
@@ -107,13 +111,12 @@ struct V {
     }
     return sum;
   }
-  // 16 pairs of bf16: of a the first.
-  static V pair_bf16(const std::byte* a, const std::byte* b) {
-    const V first = load_bf16(a), second = load_bf16(b);
-    return each([&](uint32_t i) {
-      return std::bit_cast<float>(std::bit_cast<uint32_t>(first.f[i]) >> 16 |
-                                  std::bit_cast<uint32_t>(second.f[i]));
-    });
+  // 32 pairs of bf16: of a the first.
+  static void pair_bf16(const std::byte* a, const std::byte* b, std::byte* out) {
+    for (uint32_t i = 0; i < 2 * kLanes; ++i, a += 2, b += 2, out += 4) {
+      __builtin_memcpy(out, a, 2);
+      __builtin_memcpy(out + 2, b, 2);
+    }
   }
   static V pair_integers(const std::byte* a, const std::byte* b) {
     const auto bits = [](const std::byte* p) {
@@ -135,6 +138,9 @@ struct V {
   static constexpr uint32_t kChains = 1;
   static V sums(const V (&v)[kLanes]) {
     return each([&](uint32_t i) { return v[i].sum(); });
+  }
+  static V mosts(const V (&v)[kLanes]) {
+    return each([&](uint32_t i) { return v[i].most(); });
   }
 };
 

@@ -180,7 +180,7 @@ void Matrix::multiply(const Kernels& kernels, ThreadPool& threads, const float* 
     group.panels = data_.get() + g * kPanels * panel_bytes_;
     group.columns = std::min(kWide, rows_ - static_cast<uint32_t>(g) * kWide);
     group.y = y + g * kWide;
-    if (panel_bytes_ <= kShortPanel)
+    if (count > 2 || panel_bytes_ <= kShortPanel)
       group.ahead = ahead_of(threads, g, (rows_ + kWide - 1) / kWide, panel_bytes_);
     kernels.multiply(group);
   });

@@ -4,6 +4,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "base/random.h"
 #include "model/files/kv_format.h"
@@ -50,8 +52,12 @@ struct Scene {
   }
   uint32_t count, wide, last;
   float cap;
+  float* scale(uint32_t tile, uint32_t group, uint32_t position) {
+    return &scales[(tile * (wide / 32) + group) * kTile + position];
+  }
   std::vector<float> queries;
   std::vector<std::byte> keys, values;  // [position][wide] of bf16
+  std::vector<float> scales;            // of the values, [tile][wide / 32][kTile], or none
 };
 
 struct Pointers {
@@ -76,10 +82,8 @@ std::vector<float> by_pairs(const Kernels& set, const Scene& s, uint32_t first, 
     std::vector<std::byte> turned(size_t{kTile} * s.wide * 2), mixed(turned.size());
     std::vector<float> scores(size_t{count} * kTile, 1e30f);
     set.turn_words(keys.rows, s.positions(tile), s.wide / 2, 0, turned.data(),
-                   size_t{s.wide} * kLanes * 2);
-    for (uint32_t t = 0; t < s.positions(tile); t += 2)
-      set.pair_rows(false, values.rows[t], values.rows[t + 1], s.wide,
-                    &mixed[size_t{t} * s.wide * 2]);
+                   size_t{s.wide} * kLanes * 2, keys.rows);
+    set.pair_rows(false, values.rows, s.positions(tile), s.wide, mixed.data(), values.rows);
     PairScores job;
     job.queries = queries.data() + size_t{first} * s.wide;
     job.count = count;
@@ -95,6 +99,8 @@ std::vector<float> by_pairs(const Kernels& set, const Scene& s, uint32_t first, 
     mix.seen = seen.data();
     mix.count = count;
     mix.values = mixed.data();
+    mix.positions = s.positions(tile);
+    mix.scales = s.scales.empty() ? nullptr : &s.scales[tile * s.wide / 32 * kTile];
     mix.wide = s.wide;
     mix.cap = s.cap;
     mix.states = states.data();
@@ -157,6 +163,38 @@ TEST_CASE("attention by pairs: a query's bits do not depend on who is computed w
   }
 }
 
+// Infinite keys, values and scales where query `q` does not see them; others may.
+Scene with_infinite(Scene s, uint32_t q) {
+  const uint16_t infinite = 0x7F80;
+  for (uint32_t tile = 0; tile < kTiles; ++tile)
+    for (uint32_t t = 0; t < s.positions(tile); ++t) {
+      if (t >= s.seen(tile, q).begin && t < s.seen(tile, q).end) continue;
+      for (auto* rows : {&s.keys, &s.values})
+        for (uint32_t d = 0; d < s.wide; ++d)
+          std::memcpy(&(*rows)[((size_t{tile} * kTile + t) * s.wide + d) * 2], &infinite, 2);
+      for (uint32_t g = 0; !s.scales.empty() && g < s.wide / 32; ++g)
+        *s.scale(tile, g, t) = std::numeric_limits<float>::infinity();
+    }
+  return s;
+}
+
+TEST_CASE("attention by pairs: what a query does not see may be infinite") {
+  for (const auto& [last, scaled] : {std::pair(37u, false), {64u, false}, {37u, true}}) {
+    Scene s(9, 96, last);
+    if (scaled) s.scales = numbers(5, size_t{kTiles} * 3 * kTile, 1);
+    for (const Kernels* set : kernels_here()) {
+      CAPTURE(set->name);
+      const auto want = by_pairs(*set, s, 0, s.count);
+      REQUIRE(want == by_pairs(*kernels_named("plain"), s, 0, s.count));
+      for (uint32_t q = 0; q < s.count; ++q) {
+        CAPTURE(q);
+        const auto got = by_pairs(*set, with_infinite(s, q), 0, s.count);
+        REQUIRE(std::memcmp(&got[size_t{q} * 96], &want[size_t{q} * 96], 96 * 4) == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("rows are turned word by word, and paired number by number, in every set") {
   Random random(4);
   std::vector<std::byte> bytes(size_t{48} * 256);
@@ -167,21 +205,22 @@ TEST_CASE("rows are turned word by word, and paired number by number, in every s
     for (const uint32_t words : {8u, 16u, 24u, 64u}) {
       std::vector<uint32_t> turned(size_t{48} * words);
       set->turn_words(rows, 33, words, 0x80808080, reinterpret_cast<std::byte*>(turned.data()),
-                      size_t{words} * 64);
+                      size_t{words} * 64, rows);
       for (uint32_t i = 0; i < 48; ++i)
         for (uint32_t w = 0; w < words; ++w) {
           uint32_t word;
           std::memcpy(&word, rows[i] + size_t{4} * w, 4);
           REQUIRE(turned[(i / 16 * words + w) * 16 + i % 16] == (word ^ 0x80808080));
         }
-      std::vector<uint16_t> pairs(size_t{2} * 64);
+      std::vector<uint16_t> pairs(size_t{4} * 96);
       for (const bool integers : {false, true}) {
-        set->pair_rows(integers, rows[0], rows[1], 64, reinterpret_cast<std::byte*>(pairs.data()));
-        for (uint32_t i = 0; i < 2 * 64; ++i) {
-          const std::byte* const row = rows[i % 2];
+        set->pair_rows(integers, rows, 3, 96, reinterpret_cast<std::byte*>(pairs.data()), rows);
+        for (uint32_t i = 0; i < pairs.size(); ++i) {
+          const std::byte* const row = rows[i / 192 * 2 + i % 2];
+          const uint32_t number = i % 192 / 2;
           uint16_t want;
-          std::memcpy(&want, row + size_t{2} * (i / 2), 2);
-          if (integers) want = to_bf16(static_cast<float>(static_cast<int8_t>(row[i / 2])));
+          std::memcpy(&want, row + size_t{2} * number, 2);
+          if (integers) want = to_bf16(static_cast<float>(static_cast<int8_t>(row[number])));
           REQUIRE(pairs[i] == want);
         }
       }
