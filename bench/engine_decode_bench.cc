@@ -1,5 +1,5 @@
 // How fast the CPU engine decodes bench-1b: one sequence against the memory's speed (its weights
-// are read once a step), and eight sequences against one.
+// are read once a step), eight sequences against one, and AVX2 against AVX-512.
 #include "bench/engine_model.h"
 #include "cmd/command.h"
 
@@ -7,7 +7,6 @@ namespace mc {
 namespace {
 
 using bench::Measured;
-constexpr size_t kContext = 64;
 
 // GB/s of all threads reading a buffer from end to end.
 double reading(const Clock& clock, model::ThreadPool& threads,
@@ -32,39 +31,68 @@ double reading(const Clock& clock, model::ThreadPool& threads,
   return static_cast<double>(buffer.size() * sizeof(uint64_t)) / 1e9 / seconds;
 }
 
+// Steps of up to eight sequences behind their contexts.
+class Steps {
+ public:
+  Steps(const Clock& clock, bench::EngineModel& m, size_t steps)
+      : clock_(clock), m_(m), steps_(steps) {
+    for (size_t i = 0; i < kSequences; ++i) {
+      blocks_.push_back(m.blocks(kContext));
+      m.run({{blocks_.back(), 0, kContext}});
+    }
+  }
+  double seconds(size_t batch) const {  // a step
+    std::vector<float> logits(batch * m_.transformer().config().vocab);
+    std::vector<model::Slice> slices;
+    for (size_t i = 0; i < batch; ++i) slices.push_back({blocks_[i], kContext - 1, kContext});
+    const Time start = clock_.now();
+    for (size_t i = 0; i < steps_; ++i) {
+      const auto x = m_.run(slices);
+      m_.transformer().logits(x.data(), batch, logits.data());
+    }
+    return to_seconds(clock_.now() - start) / static_cast<double>(steps_);
+  }
+
+ private:
+  static constexpr size_t kSequences = 8, kContext = 64;
+  const Clock& clock_;
+  bench::EngineModel& m_;
+  size_t steps_;
+  std::vector<std::vector<std::byte*>> blocks_;
+};
+
 Result<int> run(const bench::EngineOptions& o) {
   const SteadyClock clock;
   MC_TRY(const auto m, bench::EngineModel::open(o, o.quick ? 8 : 0));
-  const model::ModelConfig& c = m->transformer().config();
   const model::Weights& w = m->transformer().weights();
   const auto read_bytes = static_cast<double>(w.bytes() - w.embedding.bytes());
-  std::vector<std::vector<std::byte*>> blocks;
-  for (size_t i = 0; i < 8; ++i) {
-    blocks.push_back(m->blocks(kContext));
-    m->run({{blocks.back(), 0, kContext}});
-  }
   const size_t steps = o.quick ? 2 : 4;
-  std::vector<float> logits(8 * size_t{c.vocab});
-  const auto decode = [&](size_t batch) {  // seconds a step
-    std::vector<model::Slice> slices;
-    for (size_t i = 0; i < batch; ++i) slices.push_back({blocks[i], kContext - 1, kContext});
-    const Time start = clock.now();
-    for (size_t i = 0; i < steps; ++i) {
-      const auto x = m->run(slices);
-      m->transformer().logits(x.data(), batch, logits.data());
-    }
-    return to_seconds(clock.now() - start) / static_cast<double>(steps);
-  };
+  const Steps wide(clock, *m, steps);
   const std::vector<uint64_t> buffer((size_t{1} << 30) / sizeof(uint64_t), 1);
   const std::string kind = o.activations + " x bf16";
   MC_TRY_(bench::compare(
       {"engine-decode", "one sequence, " + kind, "GB/s", "reading memory", 0.7}, o.turns(),
-      [&]() -> Result<Measured> { return Measured(read_bytes / 1e9 / decode(1)); },
+      [&]() -> Result<Measured> { return Measured(read_bytes / 1e9 / wide.seconds(1)); },
       [&]() -> Result<Measured> { return Measured(reading(clock, m->threads(), buffer)); }));
   MC_TRY_(bench::compare(
       {"engine-decode", "eight sequences, " + kind, "tokens/s", "one", 4}, o.turns(),
-      [&]() -> Result<Measured> { return Measured(8 / decode(8)); },
-      [&]() -> Result<Measured> { return Measured(1 / decode(1)); }));
+      [&]() -> Result<Measured> { return Measured(8 / wide.seconds(8)); },
+      [&]() -> Result<Measured> { return Measured(1 / wide.seconds(1)); }));
+  if (o.quick) return 0;
+  // A second copy of all layers might not fit.
+  MC_TRY(const auto narrow_model, bench::EngineModel::open_avx2(o, 8));
+  if (narrow_model == nullptr) return 0;
+  MC_TRY(const auto wide_model, bench::EngineModel::open(o, 8));
+  const Steps narrow(clock, *narrow_model, steps), same(clock, *wide_model, steps);
+  for (const size_t batch : {size_t{1}, size_t{8}}) {
+    const auto rate = [batch](const Steps& s) -> Result<Measured> {
+      return Measured(static_cast<double>(batch) / s.seconds(batch));
+    };
+    MC_TRY_(bench::compare(
+        {"engine-decode", (batch == 1 ? "one sequence, " : "eight sequences, ") + kind + ", avx2",
+         "tokens/s", "AVX-512"},
+        o.turns(), [&] { return rate(narrow); }, [&] { return rate(same); }));
+  }
   return 0;
 }
 

@@ -2,6 +2,7 @@
 // sequences they compute it for.
 #pragma once
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "bench/figure.h"
@@ -27,6 +28,15 @@ class EngineModel {
     const model::Kernels* kernels = model::kernels_named(o.kernels);
     if (kernels == nullptr) return fail(Code::kUnsupported, "no kernels '%s'", o.kernels.c_str());
     return std::unique_ptr<EngineModel>(new EngineModel(o, *kernels, layers));
+  }
+  // The same with the kernels of AVX2; null: this CPU or the options have nothing wider.
+  static Result<std::unique_ptr<EngineModel>> open_avx2(const EngineOptions& o, uint32_t layers) {
+    if (o.kernels != "auto" ||
+        !std::string_view(model::kernels_named("auto")->name).starts_with("avx512"))
+      return std::unique_ptr<EngineModel>();
+    EngineOptions narrow = o;
+    narrow.kernels = "avx2";
+    return open(narrow, layers);
   }
   const model::Transformer& transformer() const { return transformer_; }
   model::ThreadPool& threads() { return threads_; }

@@ -1,6 +1,6 @@
 // How fast the CPU engine computes a prompt's chunk, with the shapes of bench-1b: against the most
-// this CPU multiplies in the engine's formats when nothing is loaded, and OpenBLAS's sgemm where it
-// is installed.
+// this CPU multiplies in the engine's formats when nothing is loaded, OpenBLAS's sgemm where it is
+// installed, and AVX2 against AVX-512.
 #include <dlfcn.h>
 #if defined(__x86_64__)
 #if !defined(__clang__)  // g++ 12's own header again
@@ -115,11 +115,12 @@ Result<int> run(const bench::EngineOptions& o) {
   double flops = 0;  // of the matrices alone: attention is on top of it
   for (const Shape& s : shapes) flops += 2.0 * layers * static_cast<double>(kRows * s.n * s.k);
   const auto blocks = m->blocks(kRows);
-  const auto ours = [&]() -> Result<Measured> {
+  const auto chunk = [&](bench::EngineModel& model) {
     const Time start = clock.now();
-    m->run({{blocks, 0, kRows}});
+    model.run({{blocks, 0, kRows}});
     return Measured(flops / 1e9 / to_seconds(clock.now() - start));
   };
+  const auto ours = [&]() -> Result<Measured> { return chunk(*m); };
   const bool bf16 = o.activations == "bf16";
   const std::string name =
       "chunk of 512, " + o.activations + " x bf16" + (o.kernels == "auto" ? "" : ", " + o.kernels);
@@ -128,6 +129,11 @@ Result<int> run(const bench::EngineOptions& o) {
                            ours, [&]() -> Result<Measured> {
                              return Measured(peak(clock, m->threads(), o.kernels, bf16));
                            }));
+  MC_TRY(const auto narrow, bench::EngineModel::open_avx2(o, layers));
+  if (narrow != nullptr)
+    MC_TRY_(bench::compare(
+        {"engine-prefill", name + ", avx2", "GFLOP/s", "AVX-512"}, o.turns(),
+        [&]() -> Result<Measured> { return chunk(*narrow); }, ours));
   void* blas = ::dlopen("libopenblas.so.0", RTLD_NOW);
   if (blas == nullptr) return 0;
   const auto gemm = reinterpret_cast<Gemm>(::dlsym(blas, "cblas_sgemm"));

