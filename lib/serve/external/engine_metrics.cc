@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 namespace mc::serve {
 namespace {
+
+constexpr double kEngineValueMax = 1e9;  // no engine has more of anything that is read here
 
 // NAME{LABELS} VALUE [TIME]
 struct Sample {
@@ -27,7 +28,7 @@ std::optional<Sample> parse_sample(std::string_view line) {
   }
   at = std::min(line.find_first_not_of(' ', at), line.size());
   const auto [rest, error] = std::from_chars(line.data() + at, line.data() + line.size(), s.value);
-  if (error != std::errc() || !std::isfinite(s.value) || s.value < 0) return std::nullopt;
+  if (error != std::errc() || !(s.value >= 0 && s.value <= kEngineValueMax)) return std::nullopt;
   return s;
 }
 

@@ -10,6 +10,7 @@ namespace {
 constexpr double kStepWeight = 0.2;     // of the newest time between tokens
 constexpr double kPrefillShare = 0.25;  // of a whole answer's time, at least, to learn from it
 constexpr Duration kMetricsStale = std::chrono::seconds(5);
+constexpr double kWaitMaxMs = 24 * 3600e3;  // that an engine's own words make of its queue
 
 }  // namespace
 
@@ -49,7 +50,7 @@ double ExternalEngine::wait_ms(Time now) const {
   const double ours = ledger.wait_ms(now);
   if (!metrics.waiting || now - metrics_at > kMetricsStale) return ours;
   const double counted = ledger.jobs() > 0 ? static_cast<double>(ledger.jobs() - 1) : 0;
-  return ours + std::max(0.0, *metrics.waiting - counted) * rate.mean_ms();
+  return ours + std::min(std::max(0.0, *metrics.waiting - counted) * rate.mean_ms(), kWaitMaxMs);
 }
 
 Json external_json(const ExternalEngine& e, Time now) {

@@ -1,27 +1,35 @@
 #include "serve/frontend/text_work.h"
 
+#include <exception>
 #include <memory>
 #include <new>
+#include <optional>
+
+#include "base/log.h"
 
 namespace mc::serve {
 
 void TextWork::run(const http::Exchange& x, const std::string& id, size_t tenant, size_t bytes,
                    std::function<void()> work, std::function<void(bool done)> then) {
-  const auto no_memory = std::make_shared<bool>(false);
-  const auto guarded = [work = std::move(work), no_memory] {
+  // What one text makes a library throw must not end the process.
+  const auto failed = std::make_shared<std::optional<ApiError>>();
+  const auto guarded = [work = std::move(work), failed, id] {
     try {
       work();
     } catch (const std::bad_alloc&) {
-      *no_memory = true;
+      *failed = {503, "there is no memory for so long a text now: retry later", "", "no_capacity"};
+    } catch (const std::exception& e) {
+      log_error("conductor", "request %s cannot be read: %s", id.c_str(), e.what());
+      *failed = {500, "this request cannot be read: the log says why", "", "internal"};
     }
   };
   const auto refused = [this, x, id, then](const ApiError& e) {
     refuse_(x, id, e);
     then(false);
   };
-  const auto worked = [then, refused, no_memory] {
-    if (!*no_memory) return then(true);
-    refused({503, "there is no memory for so long a text now: retry later", "", "no_capacity"});
+  const auto worked = [then, refused, failed] {
+    if (!*failed) return then(true);
+    refused(**failed);
   };
   if (bytes <= kShort) {
     guarded();

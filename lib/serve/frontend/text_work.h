@@ -1,6 +1,6 @@
 // Does what takes long with the text of a request: short texts at once, long ones beside the loop
-// (serve/frontend/text_pool.h). A text that finds no place or no memory is refused, and one whose
-// client leaves is forgotten.
+// (serve/frontend/text_pool.h). A text that finds no place or no memory, or whose work throws, is
+// refused, and one whose client leaves is forgotten.
 //
 // Thread: the loop's.
 #pragma once

@@ -99,6 +99,9 @@ TEST_CASE("an engine's own queue and the use of its cache are read from its metr
   CHECK(other.kv_usage == 0.1);
   for (const char* odd : {"", "\n", "vllm:", "vllm:cache_config_info{block_size", "vllm:x{}"})
     CHECK_FALSE(parse_engine_metrics(odd).waiting);
+  for (const char* lie : {"1e300", "1e999", "-1", "nan", "inf", "1000000001"})
+    CHECK_FALSE(
+        parse_engine_metrics(std::string("vllm:num_requests_waiting ") + lie + "\n").waiting);
 
   Mixed m(false);
   m.engine("e0").metrics = kVllmMetrics;
@@ -113,6 +116,9 @@ TEST_CASE("an engine's own queue and the use of its cache are read from its metr
   busy.rate.learn(1, 50);
   m.conductor->external().find("e1")->rate.learn(1, 50);
   CHECK(busy.wait_ms(m.loop.now()) == doctest::Approx(350));
+  busy.metrics.waiting = 1e9;
+  CHECK(busy.wait_ms(m.loop.now()) == doctest::Approx(24 * 3600e3));  // no time that no clock holds
+  busy.metrics.waiting = 7;
   for (int i = 0; i < 3; ++i)
     CHECK(m.ask("/v1/completions", R"({"model":"tiny","prompt":[)" + std::to_string(i) + "]}")
               .headers.at("x-mc-prefill") == "e1");

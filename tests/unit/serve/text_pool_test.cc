@@ -5,7 +5,11 @@
 
 #include <atomic>
 #include <future>
+#include <stdexcept>
 #include <string>
+
+#include "serve/frontend/text_work.h"
+#include "tests/unit/http/raw.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -99,4 +103,36 @@ TEST_CASE("full queues refuse, and a pool that ends forgets what waits") {
   }
   for (int i = 0; i < 3; ++i) REQUIRE(t.loop.turn(0ms).has_value());
   CHECK(t.log == "");
+}
+
+TEST_CASE("work that throws refuses its request, and no other") {
+  Texts t;
+  std::vector<ApiError> refused;
+  TextWork texts(t.loop, [&](const http::Exchange& x, const std::string&, const ApiError& e) {
+    refused.push_back(e);
+    x.reply(e.status, "text/plain", "no\n");
+  });
+  size_t bytes = 1;
+  const auto opened = http::Server::open(t.loop, "127.0.0.1:0", {}, [&](http::Exchange x) {
+    const auto work = [&, path = x.request().path] {
+      if (path == "/throws") throw std::length_error("a library's word");
+      if (path == "/large") throw std::bad_alloc();
+    };
+    texts.run(x, "id", 0, bytes, work, [x](bool done) {
+      if (done) x.reply(200, "text/plain", "yes\n");
+    });
+  });
+  REQUIRE(opened);
+  for (const size_t n : {size_t{1}, TextWork::kShort + 1}) {  // at once; on a thread
+    bytes = n;
+    const auto ask = [&](const char* path) {
+      return http::testing::ask_at(t.loop, (*opened)->address(), path, "").status;
+    };
+    CHECK(ask("/throws") == 500);
+    CHECK(ask("/large") == 503);
+    CHECK(ask("/well") == 200);
+  }
+  REQUIRE(refused.size() == 4);
+  CHECK(refused[0].code == "internal");
+  CHECK(refused[0].message.find("library") == std::string::npos);  // that is for the log
 }
