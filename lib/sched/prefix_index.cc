@@ -11,6 +11,7 @@
 namespace mc::sched {
 namespace {
 constexpr size_t kAhead = 12;         // blocks read ahead at most, where a prompt is not in runs
+constexpr size_t kNewAhead = 24;      // behind a block that is new, as the next ones are
 constexpr int kStream = 48;           // cells read ahead in a run: more than the CPU does by itself
 constexpr uint32_t kSets = 4;         // cells between the prefetch of a set and its use
 constexpr size_t kMovedATick = 2048;  // buckets of a table that grows: 0.3 ms
@@ -20,7 +21,8 @@ PrefixIndex::PrefixIndex(size_t entries_max) : entries_max_(std::min(entries_max
 
 // Finds blocks one after another. The neighbour of the one before is tried first, and nothing is
 // read ahead while that is right. Each time it is wrong more is read ahead, up to kAhead: the
-// bucket of a block, and halfway to it the cell.
+// bucket of a block, and halfway to it the cell. Behind a block that was added the next ones have
+// no cells yet either.
 class PrefixIndex::Search {
  public:
   Search(const PrefixIndex& index, std::span<const uint64_t> tags, At last = kNone)
@@ -40,8 +42,16 @@ class PrefixIndex::Search {
     ahead_ = std::min(2 * ahead_ + 2, kAhead);
     const At at =
         index_.cells_.is(at_ - 1, tag) ? at_ - 1 : index_.buckets_.find(index_.cells_, tag);
-    if (at != kNone) stand_at(at);
+    if (at != kNone) {
+      stand_at(at);
+      new_ = false;
+    }
     return at;
+  }
+  // The block asked for last was not there, and has this place now.
+  void added(At at) {
+    stand_at(at);
+    new_ = true;
   }
   // How many blocks from tags[i] on are the next neighbours, with the same holders as the block
   // found last. The search stands at the last of them.
@@ -69,9 +79,10 @@ class PrefixIndex::Search {
 
  private:
   void read_ahead(size_t i) {
-    const size_t buckets = std::min(i + ahead_ + 1, tags_.size());
+    const size_t buckets = std::min(i + (new_ ? kNewAhead : ahead_) + 1, tags_.size());
     for (bucket_ = std::max(bucket_, i + 1); bucket_ < buckets; ++bucket_)
       index_.buckets_.prefetch(tags_[bucket_]);
+    if (new_) return;
     const size_t cells = std::min(i + ahead_ / 2 + 1, tags_.size());
     for (next_ = std::max(next_, i + 1); next_ < cells; ++next_)
       if (const At at = index_.buckets_.likely(tags_[next_]); at != kNone)
@@ -83,6 +94,7 @@ class PrefixIndex::Search {
   At at_;
   const Cell *cell_ = nullptr, *end_ = nullptr;  // at_ and the end of its run
   size_t ahead_ = 0, bucket_ = 0, next_ = 0;     // blocks; the first whose bucket, cell is not read
+  bool new_ = false;                             // the block before was added
 };
 
 PrefixIndex::At PrefixIndex::place(uint64_t tag, At near) {
@@ -153,7 +165,7 @@ void PrefixIndex::hold_all(std::span<const uint64_t> tags, Slot value) {
     if (at == kNone) {
       at = place(tags[i], search.last());
       if (at == kNone) continue;
-      search.stand_at(at);
+      search.added(at);
     }
     hold(cells_[at], value);
   }
