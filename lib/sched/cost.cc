@@ -107,9 +107,13 @@ void Cost::learn_first_step(double step_ms, double measured_ms) {
 void Cost::advance(Time now) {
   const double seconds = to_seconds(now - std::exchange(advanced_, now));
   if (seconds <= 0) return;
-  const double model = 1 / spec_.cost.transfer_bytes_per_s;
-  const double off = 1 / fetch_bandwidth_ - model;
-  fetch_bandwidth_ = 1 / (model + off * std::exp2(-seconds / kFetchHalfLife));
+  const double left = std::exp2(-seconds / kFetchHalfLife);
+  const auto fade = [left](double& rate, double model) {
+    rate = 1 / (1 / model + left * (1 / rate - 1 / model));
+  };
+  fade(fetch_bandwidth_, spec_.cost.transfer_bytes_per_s);
+  fade(pool_memory_, kPoolMemoryBytes);
+  fade(pool_disk_, kPoolDiskBytes);
 }
 
 void Cost::learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms) {

@@ -2,10 +2,10 @@
 //
 // The correction is one factor for prefill and two bandwidths: one for transfers to decode nodes,
 // by the tail that is left when the prompt is computed, and one for whole fetches from a peer. It
-// follows slower machines and congested links, and starts at the model's own numbers. What was
-// learned of fetches fades within minutes, as nobody fetches over a link that is thought slow.
-// Fetches from the pool have a round trip and a bandwidth for each tier, which start at
-// kPoolRoundTripMs, kPoolMemoryBytes and kPoolDiskBytes.
+// follows slower machines and congested links, and starts at the model's own numbers. Fetches from
+// the pool have a round trip and a bandwidth for each tier, which start at kPoolRoundTripMs,
+// kPoolMemoryBytes and kPoolDiskBytes. What was learned of fetches fades within minutes, as nobody
+// fetches over a link, or from disks, that are thought slow.
 //
 // Thread: one owner. Pure: no clock. Source: Mooncake paper section 4.1.
 #pragma once

@@ -55,14 +55,11 @@ double prefill_ms(const PrefillView& node, uint64_t tokens, uint64_t reused, con
   return node.rate->predict_ms(cost.spec_prefill_ms(tokens, reused), cost.prefill_factor());
 }
 
-// The blocks of the pool that follow the first `have` tokens. One token at least is computed.
-PoolRun run_behind(uint64_t have, const View& view, const Ask& ask) {
-  if (view.pool.empty() || ask.tokens == 0) return {};
-  return view.pool.run(have / ask.block_tokens, (ask.tokens - 1) / ask.block_tokens);
-}
-
+// What the pool has behind the first `have` tokens. One token at least is computed.
 uint64_t pooled_to(uint64_t have, const View& view, const Ask& ask) {
-  return have + run_behind(have, view, ask).blocks() * ask.block_tokens;
+  if (view.pool.empty() || ask.tokens == 0) return have;
+  const PoolRun run = view.pool.run(have / ask.block_tokens, (ask.tokens - 1) / ask.block_tokens);
+  return have + run.blocks() * ask.block_tokens;
 }
 
 // What a node reuses when it begins with the first `have` tokens, and how long it takes from there.
@@ -72,18 +69,24 @@ struct Reuse {
   double ms() const { return pool_ms + prefill_ms; }
 };
 
+// From the pool it takes the part that saves most, as a worker does: what only slow disks have is
+// computed, what memory has before it is fetched.
 Reuse go_on(const PrefillView& node, uint64_t have, const View& view, const Ask& ask,
             const Cost& cost) {
-  Reuse r{.tokens = have, .prefill_ms = prefill_ms(node, ask.tokens, have, cost)};
-  if (node.pool == PoolUse::kNever || node.whole) return r;
-  const PoolRun run = run_behind(have, view, ask);
-  if (run.blocks() == 0) return r;
-  Reuse pooled{.tokens = have + run.blocks() * ask.block_tokens,
-               .memory = run.memory * ask.block_tokens,
-               .disk = run.disk * ask.block_tokens};
-  pooled.pool_ms = cost.pool_ms(pooled.memory, pooled.disk);
-  pooled.prefill_ms = prefill_ms(node, ask.tokens, pooled.tokens, cost);
-  return node.pool == PoolUse::kAlways || pooled.ms() < r.ms() ? pooled : r;
+  const Reuse none{.tokens = have, .prefill_ms = prefill_ms(node, ask.tokens, have, cost)};
+  if (node.pool == PoolUse::kNever || node.whole || view.pool.empty() || ask.tokens == 0)
+    return none;
+  Reuse best = none, pooled;
+  view.pool.each_part(have / ask.block_tokens, (ask.tokens - 1) / ask.block_tokens,
+                      [&](const PoolRun& run) {
+                        pooled = {.tokens = have + run.blocks() * ask.block_tokens,
+                                  .memory = run.memory * ask.block_tokens,
+                                  .disk = run.disk * ask.block_tokens};
+                        pooled.pool_ms = cost.pool_ms(pooled.memory, pooled.disk);
+                        pooled.prefill_ms = prefill_ms(node, ask.tokens, pooled.tokens, cost);
+                        if (pooled.ms() < best.ms()) best = pooled;
+                      });
+  return node.pool == PoolUse::kAlways && pooled.tokens > 0 ? pooled : best;
 }
 
 // A fetch of blocks as they appear ends with that of the last chunk.

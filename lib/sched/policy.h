@@ -7,12 +7,12 @@
 //   TTFT = max(queue, fetch, wait) + pool + prefill(n, reused) + transfer(n) to the decode node
 // where `reused` begins with the node's own match, or with the best match of any node if that one
 // is more than `balancing_threshold` times as long and fetching it from there is the fastest. It
-// goes on with the blocks that the pool has next, if fetching them (`pool`) is faster than
-// computing them. The pool serves all nodes alike, with every policy: a worker fetches from it when
-// the request's turn has come. A match that covers less than kTrivial of the prompt (a shared
-// system prompt) does not make a node better than another, nor does what engines take for any
-// prompt. Ties: shortest queue (a fetch can hide
-// the queue), fewest queued tokens, fewest requests so far, first name.
+// goes on with the blocks that the pool has next, as far as fetching them (`pool`) is faster than
+// computing them: memory's before those of slow disks. The pool serves all nodes alike, with every
+// policy: a worker fetches from it when the request's turn has come. A match that covers less than
+// kTrivial of the prompt (a shared system prompt) does not make a node better than another, nor
+// does what engines take for any prompt. Ties: shortest queue (a fetch can hide the queue), fewest
+// queued tokens, fewest requests so far, first name.
 //
 // A match counts too while its last blocks are being computed: `wait` is the time until they are
 // there, on the node itself or read from elsewhere as they appear. What is computed again instead

@@ -121,11 +121,13 @@ PoolMatch PoolIndex::match(std::span<const uint64_t> tags, size_t held) const {
   if (!any) return m;
   const size_t n = tiers.size();
   m.ends_.resize(n);
+  m.same_.resize(n);
   m.disks_.resize(n + 1);
   for (size_t i = 0; i < n; ++i) m.disks_[i + 1] = m.disks_[i] + (tiers[i] == PoolTier::kDisk);
   for (size_t i = n; i-- > 0;) {
     const bool goes_on = i + 1 < n && tiers[i + 1] != PoolTier::kNone;
     const auto at = static_cast<uint32_t>(i);
+    m.same_[i] = goes_on && tiers[i + 1] == tiers[i] ? m.same_[i + 1] : at + 1;
     m.ends_[i] = tiers[i] == PoolTier::kNone ? at : goes_on ? m.ends_[i + 1] : at + 1;
   }
   return m;

@@ -8,6 +8,7 @@
 // Bounded: over `entries_max` blocks new ones are not taken (see refused()).
 // Thread: one owner. Pure.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -33,12 +34,25 @@ class PoolMatch {
  public:
   // The run that begins with block `first` and ends before block `end`.
   PoolRun run(uint64_t first, uint64_t end) const;
+  // Calls visit(run) for the parts of that run that begin with it and end where the tier changes,
+  // and for all of it; the shortest first. Of more than kPartsMax the longest is all of it.
+  static constexpr size_t kPartsMax = 8;
+  template <class Visit>
+  void each_part(uint64_t first, uint64_t end, Visit visit) const {
+    const uint64_t last = first + run(first, end).blocks();
+    uint64_t at = first;
+    for (size_t part = 1; at < last; ++part) {
+      at = part < kPartsMax ? std::min<uint64_t>(same_[at], last) : last;
+      visit(run(first, at));
+    }
+  }
   bool empty() const { return ends_.empty(); }
 
  private:
   friend class PoolIndex;
-  std::vector<uint32_t> ends_;   // of block i's run; i: the pool does not have it
+  std::vector<uint32_t> ends_;   // the end of block i's run; i: the pool does not have it
   std::vector<uint32_t> disks_;  // blocks before i that only disks have
+  std::vector<uint32_t> same_;   // where, behind block i, the tier changes or the run ends
 };
 
 class PoolIndex {

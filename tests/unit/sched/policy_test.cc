@@ -305,10 +305,32 @@ TEST_CASE("a disk is slower than memory, and what computing is faster than is no
   CHECK(choose(view, kLong, PolicyOptions{}, slow).chosen.pool_tokens() == 0);
 }
 
+TEST_CASE("blocks on a slow disk are computed, those before them in memory are fetched") {
+  View view{{pooled(node("a"))}, {decode("d")}};
+  view.pool = pool_with(std::string(40, 'm') + std::string(22, 'd'), 0);
+  Cost slow = cost();
+  for (int i = 0; i < 100; ++i) slow.learn_pool(0, 62 * 256, 5000);
+  const Decision d = choose(view, kLong, PolicyOptions{}, slow);
+  CHECK(d.chosen.pool_memory_tokens == 40 * 256);
+  CHECK(d.chosen.pool_disk_tokens == 0);
+  CHECK(d.chosen.reused_tokens == 40 * 256);
+  CHECK(d.chosen.pool_ms == doctest::Approx(slow.pool_ms(40 * 256, 0)));
+  CHECK(d.best_tokens == 62 * 256);
+  view.pool = pool_with(std::string(22, 'd') + std::string(40, 'm'), 0);  // the disk is in the way
+  CHECK(choose(view, kLong, PolicyOptions{}, slow).chosen.pool_tokens() == 0);
+  // Nobody reads the disk then, so what was learned fades.
+  const Time now{};
+  slow.advance(now);
+  slow.advance(now + 1200s);
+  CHECK(choose(view, kLong, PolicyOptions{}, slow).chosen.pool_disk_tokens == 22 * 256);
+}
+
 TEST_CASE("a node goes on from the pool behind what it holds itself") {
   View view{{pooled(node("a", 20)), pooled(node("b"))}, {decode("d")}};
   view.pool = pool_with(std::string(20, '.') + std::string(20, 'm') + std::string(10, 'd'), 20);
-  const Decision d = choose(view, kLong, PolicyOptions{.policy = "local"}, cost());
+  Cost quick = cost();  // disks, too
+  for (int i = 0; i < 30; ++i) quick.learn_pool(0, 62 * 256, 17);
+  const Decision d = choose(view, kLong, PolicyOptions{.policy = "local"}, quick);
   CHECK(d.chosen.name == "a");
   CHECK(d.chosen.local_tokens == 20 * 256);
   CHECK(d.chosen.pool_memory_tokens == 20 * 256);

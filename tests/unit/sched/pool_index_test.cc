@@ -70,6 +70,27 @@ TEST_CASE("of a prompt it finds the runs, over gaps as far as a node holds") {
   CHECK(index.match(prompt, 8).run(100, 200).blocks() == 0);
 }
 
+TEST_CASE("a run has parts that end where the tier changes, a bounded number of them") {
+  PoolIndex index(1000);
+  const auto prompt = tags(40);
+  const auto parts = [&](uint64_t first, uint64_t end) {
+    std::vector<uint64_t> blocks;
+    index.match(prompt, 0).each_part(first, end,
+                                     [&](const PoolRun& run) { blocks.push_back(run.blocks()); });
+    return blocks;
+  };
+  CHECK(parts(0, 40).empty());
+  for (size_t i = 0; i < 10; ++i)
+    index.put(prompt[i], i < 3 || i >= 7 ? PoolTier::kMemory : PoolTier::kDisk);
+  CHECK(parts(0, 40) == std::vector<uint64_t>{3, 7, 10});
+  CHECK(parts(1, 8) == std::vector<uint64_t>{2, 6, 7});
+  CHECK(parts(4, 7) == std::vector<uint64_t>{3});
+  CHECK(parts(10, 40).empty());
+  for (size_t i = 0; i < prompt.size(); ++i)
+    index.put(prompt[i], i % 2 == 0 ? PoolTier::kMemory : PoolTier::kDisk);
+  CHECK(parts(0, 40) == std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 40});
+}
+
 TEST_CASE("a full index takes no more and says so; what leaves makes room") {
   PoolIndex index(100);
   const auto all = tags(101);

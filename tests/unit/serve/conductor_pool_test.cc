@@ -135,12 +135,12 @@ TEST_CASE("blocks of the pool count, by tier, and those that leave it do not") {
   CHECK(route["reused_from"] == "15984 from the pool's memory");
   CHECK(route["candidates"][0]["pool_ms"].get<double>() > 0);
 
-  s.master->stored(prompt(), 500, 1000, true);  // only disks have them now
-  REQUIRE(until(s.loop, [&] { return s.decide().chosen.pool_disk_tokens == 499 * kBlock; }));
-  CHECK(s.decide().chosen.pool_memory_tokens == 500 * kBlock);
+  s.master->stored(prompt(), 0, 500, true);  // only disks have them now
+  REQUIRE(until(s.loop, [&] { return s.decide().chosen.pool_disk_tokens == 500 * kBlock; }));
+  CHECK(s.decide().chosen.pool_memory_tokens == 499 * kBlock);
   const auto hashes = chain_hashes(prompt(), kBlock);
-  s.master->event(store::EventKind::kRemoved, pool_key(cost::tiny().pool_name(), hashes[100]));
-  REQUIRE(until(s.loop, [&] { return s.decide().chosen.pool_memory_tokens == 100 * kBlock; }));
+  s.master->event(store::EventKind::kRemoved, pool_key(cost::tiny().pool_name(), hashes[900]));
+  REQUIRE(until(s.loop, [&] { return s.decide().chosen.pool_memory_tokens == 400 * kBlock; }));
   s.conductor->update_metrics();
   CHECK(s.metrics.gauge("mc_conductor_pool_blocks", "").value() == 999);
 }
@@ -220,6 +220,18 @@ TEST_CASE("what a fetch took teaches the pool's rate, not the speed of computing
   CHECK(s.conductor->cluster()["pool_memory_bytes_per_s"].get<double>() <
         sched::Cost::kPoolMemoryBytes / 2);
   CHECK(s.conductor->cluster()["prefill_factor"].get<double>() == doctest::Approx(factor));
+}
+
+TEST_CASE("behind what memory has a slow disk is not waited for") {
+  Site s;
+  s.master->stored(prompt(), 0, 500);
+  s.master->stored(prompt(), 500, 1000, true);
+  s.open();
+  REQUIRE(until(s.loop, [&] { return s.whole() && s.blocks() == 1000; }));
+  const sched::Candidate c = s.decide().chosen;
+  CHECK(c.pool_memory_tokens == 500 * kBlock);
+  CHECK(c.pool_disk_tokens == 0);
+  CHECK(c.reused_tokens == 500 * kBlock);
 }
 
 }  // namespace conductor_pool_test
