@@ -75,44 +75,44 @@ class CudaDevice final : public Device {
 
 Result<uint64_t> CudaDevice::free_bytes() {
   size_t free = 0, total = 0;
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   MC_TRY_(core_->ok(core_->d.memory_info(&free, &total), "cuMemGetInfo"));
   return free;
 }
 
 Result<Memory> CudaDevice::allocate(uint64_t bytes) {
   Pointer p = 0;
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   MC_TRY_(core_->ok(core_->d.memory_alloc(&p, bytes), "cuMemAlloc"));
   auto* const data = reinterpret_cast<std::byte*>(p);
   return Memory{{data, bytes}, std::shared_ptr<const void>(data, [core = core_, p](const void*) {
-                  if (core->enter()) (void)core->d.memory_free(p);
+                  if (const auto entered = core->enter()) (void)core->d.memory_free(p);
                 })};
 }
 
 Result<Memory> CudaDevice::allocate_host(uint64_t bytes) {
   void* p = nullptr;
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   MC_TRY_(core_->ok(core_->d.host_alloc(&p, bytes, kHostPortable), "cuMemHostAlloc"));
   return Memory{{static_cast<std::byte*>(p), bytes},
                 std::shared_ptr<const void>(p, [core = core_, p](const void*) {
-                  if (core->enter()) (void)core->d.host_free(p);
+                  if (const auto entered = core->enter()) (void)core->d.host_free(p);
                 })};
 }
 
 Result<Memory> CudaDevice::pin(std::span<std::byte> host) {
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   const Status s = core_->d.host_register(host.data(), host.size(), kHostPortable);
   if (s == kHostAlreadyRegistered) return Memory{host, core_};
   MC_TRY_(core_->ok(s, "cuMemHostRegister"));
   void* const p = host.data();
   return Memory{host, std::shared_ptr<const void>(p, [core = core_, p](const void*) {
-                  if (core->enter()) (void)core->d.host_unregister(p);
+                  if (const auto entered = core->enter()) (void)core->d.host_unregister(p);
                 })};
 }
 
 Result<std::span<std::byte>> CudaDevice::query(const std::byte* address) {
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   const auto p = reinterpret_cast<Pointer>(address);
   unsigned type = 0;
   Status s = core_->d.pointer_attribute(&type, kMemoryType, p);
@@ -141,7 +141,7 @@ Result<> CudaDevice::reach(Device& other) {
   if (can == 0)
     return fail(Code::kUnsupported, "%s does not reach the memory of %s",
                 core_->info.location().c_str(), other.info().location().c_str());
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   const Status s = core_->d.enable_peer(peer->core_->context, 0);
   return s == kPeerAlreadyEnabled ? Result<>() : core_->ok(s, "cuCtxEnablePeerAccess");
 }
@@ -157,12 +157,13 @@ Result<std::span<std::byte>> whole(Device& device, std::span<const std::byte> me
 }
 
 Result<std::string> CudaDevice::share(std::span<const std::byte> memory) {
-  MC_TRY(const auto in, whole(*this, memory));
+  MC_TRY(const auto within, whole(*this, memory));
+  MC_TRY(const Entered in, core_->enter());
   IpcHandle raw;
-  MC_TRY_(
-      core_->ok(core_->d.ipc_get(&raw, reinterpret_cast<Pointer>(in.data())), "cuIpcGetMemHandle"));
+  MC_TRY_(core_->ok(core_->d.ipc_get(&raw, reinterpret_cast<Pointer>(within.data())),
+                    "cuIpcGetMemHandle"));
   MC_TRY(Handle h, own_handle("cuda", core_->info.ordinal));
-  h.offset = static_cast<uint64_t>(memory.data() - in.data());
+  h.offset = static_cast<uint64_t>(memory.data() - within.data());
   h.bytes = memory.size();
   static_assert(sizeof h.raw == sizeof raw);
   std::copy_n(raw.reserved, sizeof raw, h.raw);
@@ -176,7 +177,7 @@ Result<Memory> CudaDevice::open(std::string_view handle) {
     auto* const data = static_cast<std::byte*>(const_cast<void*>(base.get())) + h.offset;
     return Memory{{data, h.bytes}, base};
   };
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   Lock lock(mutex_);
   if (const auto base = opened_[key].lock()) return part(base);
   IpcHandle raw;
@@ -188,7 +189,8 @@ Result<Memory> CudaDevice::open(std::string_view handle) {
   MC_TRY_(core_->ok(s, "cuIpcOpenMemHandle"));
   const std::shared_ptr<const void> base(reinterpret_cast<void*>(p),
                                          [core = core_, p](const void*) {
-                                           if (core->enter()) (void)core->d.ipc_close(p);
+                                           if (const auto entered = core->enter())
+                                             (void)core->d.ipc_close(p);
                                          });
   Pointer start = 0;
   size_t bytes = 0;
@@ -203,11 +205,12 @@ Result<Memory> CudaDevice::open(std::string_view handle) {
 Result<Device::DmaBuf> CudaDevice::dma_buf(std::span<const std::byte> memory) {
   if (core_->d.handle_for_range == nullptr)
     return fail(Code::kUnsupported, "this CUDA driver has no dma-bufs");
-  MC_TRY(const auto in, whole(*this, memory));
+  MC_TRY(const auto within, whole(*this, memory));
+  MC_TRY(const Entered in, core_->enter());
   // The driver requires whole pages.
   constexpr Pointer kPageMask = 65536 - 1;
   const auto first = reinterpret_cast<Pointer>(memory.data());
-  const Pointer begin = std::max(first & ~kPageMask, reinterpret_cast<Pointer>(in.data()));
+  const Pointer begin = std::max(first & ~kPageMask, reinterpret_cast<Pointer>(within.data()));
   const Pointer end = (first + memory.size() + kPageMask) & ~kPageMask;
   int fd = -1;
   MC_TRY_(core_->ok(core_->d.handle_for_range(&fd, begin, end - begin, kDmaBufFd, 0),

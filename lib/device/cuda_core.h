@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "base/mutex.h"
 #include "device/cublaslt.h"
@@ -21,6 +22,21 @@ inline Result<> ok(const driver::Driver& d, driver::Status status, const char* c
   return d.failure(status, call);
 }
 
+// A context that is this thread's current one while this lives. Then the caller's own is again.
+class Entered {
+ public:
+  explicit Entered(const driver::Driver& d) : d_(&d) {}
+  Entered(Entered&& other) noexcept : d_(std::exchange(other.d_, nullptr)) {}
+  Entered& operator=(Entered&&) = delete;
+  ~Entered() {
+    driver::Context ours = nullptr;
+    if (d_ != nullptr) (void)d_->context_pop(&ours);
+  }
+
+ private:
+  const driver::Driver* d_;
+};
+
 struct Core {
   static Result<std::shared_ptr<Core>> make(const driver::Driver& d, const Info& info,
                                             const void* kernels, FindProducts find);
@@ -29,8 +45,11 @@ struct Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   ~Core();
-  // Makes the context this thread's: before every call into the driver.
-  Result<> enter() const { return ok(d.context_set(context), "cuCtxSetCurrent"); }
+  // Before every call into the driver.
+  Result<Entered> enter() const {
+    MC_TRY_(ok(d.context_push(context), "cuCtxPushCurrent"));
+    return Entered(d);
+  }
   Result<> ok(driver::Status status, const char* call) const {
     if (status == driver::kOk) return {};
     const std::string what = info.location() + ": " + call;

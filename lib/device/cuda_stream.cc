@@ -24,27 +24,27 @@ class CudaEvent final : public Event {
  public:
   CudaEvent(CorePtr core, EventHandle handle) : core_(std::move(core)), handle_(handle) {}
   ~CudaEvent() override {
-    if (core_->enter()) (void)core_->d.event_destroy(handle_);
+    if (const auto in = core_->enter()) (void)core_->d.event_destroy(handle_);
   }
   static Result<std::unique_ptr<CudaEvent>> make(const CorePtr& core) {
     EventHandle handle = nullptr;
-    MC_TRY_(core->enter());
+    MC_TRY(const Entered in, core->enter());
     MC_TRY_(core->ok(core->d.event_create(&handle, kDisableTiming), "cuEventCreate"));
     return std::make_unique<CudaEvent>(core, handle);
   }
   Result<> record(StreamHandle stream) {
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     return core_->ok(core_->d.event_record(handle_, stream), "cuEventRecord");
   }
   Result<bool> done() override {
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     const Status s = core_->d.event_query(handle_);
     if (s == kNotReady) return false;
     MC_TRY_(core_->ok(s, "cuEventQuery"));
     return true;
   }
   Result<> wait() override {
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     return core_->ok(core_->d.event_synchronize(handle_), "cuEventSynchronize");
   }
   EventHandle handle() const { return handle_; }
@@ -58,7 +58,7 @@ class CudaGraph final : public Graph {
  public:
   CudaGraph(CorePtr core, GraphExec handle) : core_(std::move(core)), handle_(handle) {}
   ~CudaGraph() override {
-    if (core_->enter()) (void)core_->d.graph_exec_destroy(handle_);
+    if (const auto in = core_->enter()) (void)core_->d.graph_exec_destroy(handle_);
   }
   GraphExec handle() const { return handle_; }
 
@@ -78,9 +78,12 @@ class CudaStream final : public Stream {
  public:
   CudaStream(CorePtr core, StreamHandle handle) : core_(std::move(core)), handle_(handle) {}
   ~CudaStream() override {
-    if (!core_->enter()) return;
+    const auto in = core_->enter();
+    if (!in) return;
+    if (capturing_) (void)CudaStream::end_capture();
+    // The driver destroys a stream at once and lets its work go on, in memory that is given back.
+    (void)core_->d.stream_synchronize(handle_);
     for (BlockList& list : lists_) {
-      if (list.used != nullptr) (void)list.used->wait();
       if (list.host != nullptr) (void)core_->d.host_free(list.host);
       if (list.device != 0) (void)core_->d.memory_free(list.device);
     }
@@ -88,7 +91,7 @@ class CudaStream final : public Stream {
   }
   Result<> copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
     if (bytes == 0) return {};
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     return core_->ok(core_->d.copy_async(pointer(to), pointer(from), bytes, handle_),
                      "cuMemcpyAsync");
   }
@@ -96,6 +99,7 @@ class CudaStream final : public Stream {
   Result<> copy_blocks(std::span<const Block> blocks) override;
   Result<> launch(const Launch& launch) override;
   Result<> multiply(const Product& product) override {
+    MC_TRY(const Entered in, core_->enter());
     MC_TRY(cublaslt::CublasLt* const products, core_->products());
     return products->multiply(product, handle_);
   }
@@ -109,14 +113,14 @@ class CudaStream final : public Stream {
     auto* const ours = dynamic_cast<CudaEvent*>(&event);
     if (ours == nullptr) return fail(Code::kInvalid, "an event of another kind of device");
     if (capturing_) return fail(within_capture());
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     return core_->ok(core_->d.stream_wait_event(handle_, ours->handle(), 0), "cuStreamWaitEvent");
   }
   Result<> begin_capture() override {
     if (!core_->d.has_graphs())
       return fail(Code::kUnsupported, "this driver has no graphs: a newer one has");
     if (capturing_) return fail(within_capture());
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     MC_TRY_(core_->ok(core_->d.capture_begin(handle_, kCaptureRelaxed), "cuStreamBeginCapture"));
     capturing_ = true;
     return {};
@@ -125,7 +129,7 @@ class CudaStream final : public Stream {
   Result<> launch(Graph& graph) override {
     auto* const ours = dynamic_cast<CudaGraph*>(&graph);
     if (ours == nullptr) return fail(Code::kInvalid, "a graph of another kind of device");
-    MC_TRY_(core_->enter());
+    MC_TRY(const Entered in, core_->enter());
     return core_->ok(core_->d.graph_launch(ours->handle(), handle_), "cuGraphLaunch");
   }
 
@@ -158,7 +162,7 @@ Result<> CudaStream::copy_rows(const Rows& r) {
   Pointer to = pointer(r.to), from = pointer(r.from);
   uint64_t to_stride = r.to_stride, from_stride = r.from_stride, bytes = r.bytes;
   void* arguments[] = {&to, &from, &to_stride, &from_stride, &bytes};
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   return launch_copy(core_->copy_rows, static_cast<unsigned>(r.rows), tiles(bytes), arguments);
 }
 
@@ -170,14 +174,14 @@ Result<> CudaStream::copy_blocks(std::span<const Block> blocks) {
     for (const Block& b : blocks) MC_TRY_(copy(b.to, b.from, b.bytes));
     return {};
   }
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kListBlocks)))
     MC_TRY_(launch_blocks(blocks.first(std::min(blocks.size(), kListBlocks))));
   return {};
 }
 
 Result<> CudaStream::launch(const Launch& l) {
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   MC_TRY(const Function function, core_->function(l.kernel));
   std::vector<void*> arguments;
   for (const Argument& a : l.arguments) arguments.push_back(const_cast<uint64_t*>(&a.bits));
@@ -189,7 +193,7 @@ Result<> CudaStream::launch(const Launch& l) {
 Result<std::unique_ptr<Graph>> CudaStream::end_capture() {
   if (!std::exchange(capturing_, false))
     return fail(Code::kInvalid, "end_capture without begin_capture");
-  MC_TRY_(core_->enter());
+  MC_TRY(const Entered in, core_->enter());
   GraphHandle captured = nullptr;
   GraphExec exec = nullptr;
   MC_TRY_(core_->ok(core_->d.capture_end(handle_, &captured), "cuStreamEndCapture"));
@@ -243,7 +247,7 @@ Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernel
     core->info.note = "blocks are copied one by one: this build has no kernels";
     return core;
   }
-  MC_TRY_(core->enter());
+  MC_TRY(const Entered in, core->enter());
   auto loads = core->ok(d.module_load(&core->module, kernels), "loading the kernels");
   if (loads)
     loads = core->ok(d.module_function(&core->copy_blocks, core->module, MC_COPY_BLOCKS),
@@ -267,9 +271,8 @@ Result<Function> Core::function(const char* name) {
   return known;
 }
 
-// Leaves the context current in the calling thread.
 Result<cublaslt::CublasLt*> Core::products() {
-  MC_TRY_(enter());
+  MC_TRY(const Entered in, enter());
   Lock lock(mutex);
   if (opened_products != nullptr) return opened_products.get();
   if (without_products) return fail(*without_products);
@@ -286,14 +289,16 @@ Result<cublaslt::CublasLt*> Core::products() {
 
 Core::~Core() {
   if (context == nullptr) return;
-  if (enter()) opened_products.reset();
-  if (enter() && module != nullptr) (void)d.module_unload(module);
+  if (const auto in = enter()) {
+    opened_products.reset();
+    if (module != nullptr) (void)d.module_unload(module);
+  }
   (void)d.context_release(device);
 }
 
 Result<std::unique_ptr<Stream>> open_cuda_stream(const CorePtr& core) {
   StreamHandle handle = nullptr;
-  MC_TRY_(core->enter());
+  MC_TRY(const Entered in, core->enter());
   MC_TRY_(core->ok(core->d.stream_create(&handle, kNonBlocking), "cuStreamCreate"));
   return std::make_unique<CudaStream>(core, handle);
 }

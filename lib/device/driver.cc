@@ -57,6 +57,7 @@ void look_up_memory(Symbols& l, Driver& d) {
 void look_up_work(Symbols& l, Driver& d) {
   l.need(d.copy_async, "cuMemcpyAsync");
   l.need(d.stream_create, "cuStreamCreate");
+  l.need(d.stream_synchronize, "cuStreamSynchronize");
   l.need(d.stream_destroy, "cuStreamDestroy_v2");
   l.need(d.stream_wait_event, "cuStreamWaitEvent");
   l.need(d.event_create, "cuEventCreate");
@@ -100,7 +101,8 @@ Result<Driver> load_driver(const char* library) {
   l.need(d.can_access_peer, "cuDeviceCanAccessPeer");
   l.need(d.context_retain, "cuDevicePrimaryCtxRetain");
   l.need(d.context_release, "cuDevicePrimaryCtxRelease_v2");
-  l.need(d.context_set, "cuCtxSetCurrent");
+  l.need(d.context_push, "cuCtxPushCurrent_v2");
+  l.need(d.context_pop, "cuCtxPopCurrent_v2");
   l.need(d.enable_peer, "cuCtxEnablePeerAccess");
   look_up_memory(l, d);
   look_up_work(l, d);

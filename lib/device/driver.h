@@ -60,7 +60,7 @@ struct Driver {
   Status (*can_access_peer)(int*, int device, int peer);
   Status (*context_retain)(Context*, int device);
   Status (*context_release)(int device);
-  Status (*context_set)(Context);
+  Status (*context_push)(Context), (*context_pop)(Context*);
   Status (*enable_peer)(Context, unsigned);
   Status (*memory_info)(size_t* free, size_t* total);
   Status (*memory_alloc)(Pointer*, size_t);
@@ -73,7 +73,7 @@ struct Driver {
   Status (*address_range)(Pointer* base, size_t*, Pointer);
   Status (*copy_async)(Pointer to, Pointer from, size_t, StreamHandle);
   Status (*stream_create)(StreamHandle*, unsigned);
-  Status (*stream_destroy)(StreamHandle);
+  Status (*stream_synchronize)(StreamHandle), (*stream_destroy)(StreamHandle);
   Status (*stream_wait_event)(StreamHandle, EventHandle, unsigned);
   Status (*event_create)(EventHandle*, unsigned);
   Status (*event_destroy)(EventHandle);

@@ -17,7 +17,7 @@ constexpr uint64_t kStandInBytes = 4 * kGiB;
 }  // namespace
 
 // Returns its stream for reuse when the work is done. After an error the stream may still have work
-// in flight: it is closed, which waits.
+// in flight: it is closed, which waits for that, so that the memory at its ends may be given back.
 class DevicePlatform::Lease {
  public:
   Lease(DevicePlatform& kind, size_t station, std::unique_ptr<device::Stream> stream)

@@ -154,6 +154,76 @@ TEST_SUITE("device/cuda") {
     CHECK(fake::state().clean());
   }
 
+  TEST_CASE("a stream that is closed after an error has finished its work first (F37)") {
+    fake::Scene scene;
+    {
+      const DevicePtr device = fake_device(nullptr);
+      const Memory memory = must(device->allocate(4096));
+      fake::state().later = true;
+      auto stream = must(device->open_stream());
+      const auto want = noise(1024, 1);
+      std::vector<std::byte> got(1024);
+      must(stream->copy(memory.data(), want.data(), 1024));
+      must(stream->copy(got.data(), memory.data(), 1024));
+      CHECK(got != want);  // queued
+      scene.fails("copy_async", driver::kInvalidValue);
+      CHECK_FALSE(stream->copy(memory.data(), want.data(), 1024));
+      stream.reset();  // `got` may be freed from here on
+      CHECK(got == want);
+      CHECK(fake::state().closed_busy == 0);
+    }
+    CHECK(fake::state().clean());
+  }
+
+  TEST_CASE("the CUDA context of the caller is the same after each call (F38)") {
+    fake::Scene scene;
+    constexpr int kCallers = 77;
+    fake::State::current = kCallers;
+    const auto same = [&] { return std::exchange(fake::State::current, kCallers) == kCallers; };
+    {
+      const DevicePtr device = fake_device(), other = must(open_cuda(fake::driver(), 1, nullptr));
+      CHECK(same());
+      (void)must(device->free_bytes());
+      CHECK(same());
+      Memory memory = must(device->allocate(4096)), host = must(device->allocate_host(4096));
+      CHECK(same());
+      std::vector<std::byte> bytes(4096);
+      Memory pinned = must(device->pin(bytes));
+      CHECK(same());
+      (void)must(device->query(memory.data()));
+      CHECK_FALSE(device->query(bytes.data()));
+      CHECK(same());
+      must(device->reach(*other));
+      (void)must(device->share(memory.bytes));
+      CHECK(same());
+      auto stream = must(device->open_stream());
+      must(stream->copy(memory.data(), host.data(), 100));
+      must(stream->copy_rows({memory.data(), memory.data() + 2048, 100, 100, 50, 4}));
+      CHECK(same());
+      auto event = must(stream->record());
+      must(event->wait());
+      must(stream->after(*event));
+      CHECK(same());
+      must(stream->begin_capture());
+      auto graph = must(stream->end_capture());
+      must(stream->launch(*graph));
+      CHECK(same());
+      scene.fails("memory_alloc", driver::kOutOfMemory);
+      CHECK_FALSE(device->allocate(1));
+      CHECK(same());
+      graph.reset();
+      event.reset();
+      stream.reset();
+      CHECK(same());
+      memory = host = pinned = Memory();
+      CHECK(same());
+    }
+    CHECK(same());
+    CHECK(fake::State::below.empty());
+    fake::State::current = -1;
+    CHECK(fake::state().clean());
+  }
+
   TEST_CASE("peers are reached where the driver says so") {
     fake::Scene scene;
     const DevicePtr device = fake_device(), other = must(open_cuda(fake::driver(), 1, nullptr));

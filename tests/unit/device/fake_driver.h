@@ -1,6 +1,6 @@
-// A CUDA driver in host memory, as a table of functions: two devices, work done at once, the
-// kernels of this build run by the host, and errors where a test wants them. It keeps count of what
-// was not given back.
+// A CUDA driver in host memory, as a table of functions: two devices, work done at once (or, for
+// copies, when a stream or an event is waited for), the kernels of this build run by the host, and
+// errors where a test wants them. It keeps count of what was not given back.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -34,10 +34,14 @@ struct State {
   int contexts = 0;
   bool pending = false;  // events are not done yet
   using Steps = std::vector<std::function<Status()>>;
+  bool later = false;  // copies run when they are waited for
+  std::map<StreamHandle, Steps> queued;
+  std::map<EventHandle, StreamHandle> recorded;
+  int closed_busy = 0;  // streams that were destroyed with copies queued
   std::map<StreamHandle, Steps> capturing;
-  std::map<void*, Steps> graphs;  // captured ones, and what was made of them
-  int of_this_thread() const { return current; }
-  static inline thread_local int current = -1;
+  std::map<void*, Steps> graphs;                // captured ones, and what was made of them
+  static inline thread_local int current = -1;  // of this thread: a device, or an application's
+  static inline thread_local std::vector<int> below;  // what it was, before each push
 
   Status enter(const char* name) {
     Lock lock(mutex);
@@ -130,9 +134,16 @@ inline void fill_devices(Driver& d) {
     Lock lock(state().mutex);
     return --state().contexts, kOk;
   };
-  d.context_set = [](Context c) -> Status {
-    MC_FAKE(context_set);
+  d.context_push = [](Context c) -> Status {
+    MC_FAKE(context_push);
+    State::below.push_back(State::current);
     return State::current = static_cast<int>(reinterpret_cast<intptr_t>(c)) - 1, kOk;
+  };
+  d.context_pop = [](Context* c) -> Status {
+    if (State::below.empty()) return kInvalidValue;
+    *c = reinterpret_cast<Context>(static_cast<intptr_t>(State::current + 1));
+    State::current = State::below.back();
+    return State::below.pop_back(), kOk;
   };
   d.enable_peer = [](Context, unsigned) -> Status {
     MC_FAKE(enable_peer);
@@ -215,8 +226,20 @@ inline Status run_or_capture(StreamHandle stream, std::function<Status()> step) 
     Lock lock(state().mutex);
     if (const auto it = state().capturing.find(stream); it != state().capturing.end())
       return it->second.push_back(std::move(step)), kOk;
+    if (state().later) return state().queued[stream].push_back(std::move(step)), kOk;
   }
   return step();
+}
+inline Status run_queued(StreamHandle stream) {
+  State::Steps steps;
+  {
+    Lock lock(state().mutex);
+    if (const auto it = state().queued.find(stream); it != state().queued.end())
+      steps = std::move(state().queued.extract(it).mapped());
+  }
+  for (const auto& step : steps)
+    if (const Status s = step(); s != kOk) return s;
+  return kOk;
 }
 inline Status launch_now(const char* name, unsigned x, unsigned y, unsigned z,
                          std::vector<uint64_t> values) {
@@ -235,24 +258,40 @@ inline void fill_work(Driver& d) {
     MC_FAKE(stream_create);
     return make_token(s, state().streams);
   };
-  d.stream_destroy = [](StreamHandle s) { return drop_token(s, state().streams); };
+  d.stream_synchronize = [](StreamHandle s) -> Status {
+    MC_FAKE(stream_synchronize);
+    return run_queued(s);
+  };
+  d.stream_destroy = [](StreamHandle s) {  // at once, as the real one
+    {
+      Lock lock(state().mutex);
+      state().closed_busy += state().queued.erase(s) > 0 ? 1 : 0;
+    }
+    return drop_token(s, state().streams);
+  };
   d.stream_wait_event = [](StreamHandle, EventHandle, unsigned) -> Status {
     MC_FAKE(stream_wait_event);
     return kOk;
   };
   d.event_create = [](EventHandle* e, unsigned) { return make_token(e, state().events); };
   d.event_destroy = [](EventHandle e) { return drop_token(e, state().events); };
-  d.event_record = [](EventHandle, StreamHandle) -> Status {
+  d.event_record = [](EventHandle e, StreamHandle s) -> Status {
     MC_FAKE(event_record);
-    return kOk;
+    Lock lock(state().mutex);
+    return state().recorded[e] = s, kOk;
   };
   d.event_query = [](EventHandle) -> Status {
     MC_FAKE(event_query);
     return state().pending ? kNotReady : kOk;
   };
-  d.event_synchronize = [](EventHandle) -> Status {
+  d.event_synchronize = [](EventHandle e) -> Status {
     MC_FAKE(event_synchronize);
-    return kOk;
+    StreamHandle of = nullptr;
+    {
+      Lock lock(state().mutex);
+      if (const auto it = state().recorded.find(e); it != state().recorded.end()) of = it->second;
+    }
+    return run_queued(of);
   };
   d.module_load = [](Module* m, const void*) -> Status {
     MC_FAKE(module_load);
@@ -356,7 +395,10 @@ struct Scene {
     Lock lock(state().mutex);
     state().errors.clear();
     state().calls.clear();
-    state().pending = false;
+    state().pending = state().later = false;
+    state().closed_busy = 0;
+    state().queued.clear();
+    state().recorded.clear();
     state().count = 2;
     state().peers = 1;
   }
