@@ -1,5 +1,8 @@
 #include "control.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <cstring>
 
@@ -18,6 +21,12 @@ void port_event(Fabric& fabric, ContextSlot& slot, ibv_event_type event) {
     if (slot.events_count < kPortEventsMax) slot.events[slot.events_count++] = event;
   }
   fabric.raise(fabric.index(slot), kPortEvents);
+}
+
+void for_contexts_on(Fabric& fabric, uint32_t nic, ibv_event_type event) {
+  for_contexts(fabric, [&](ContextSlot& slot) {
+    if (slot.nic == nic && slot.dead.load() == 0) port_event(fabric, slot, event);
+  });
 }
 
 // Those who wait for an answer try again now.
@@ -48,10 +57,7 @@ void set_port(Fabric& fabric, uint32_t index, bool up) {
     nic.tx_clock.store(0);
     nic.rx_clock.store(0);
   }
-  for_contexts(fabric, [&](ContextSlot& slot) {
-    if (slot.nic == index && slot.dead.load() == 0)
-      port_event(fabric, slot, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
-  });
+  for_contexts_on(fabric, index, up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
   if (up) pump_all(fabric);
 }
 
@@ -85,6 +91,79 @@ void set_rate(Fabric& fabric, uint32_t index, uint64_t bytes_per_second) {
 
 void set_latency(Fabric& fabric, uint32_t index, uint64_t nanoseconds) {
   fabric->nic[index].latency_ns.store(nanoseconds);
+}
+
+void set_gid(Fabric& fabric, uint32_t index, uint32_t gid_index, const ibv_gid& gid) {
+  {
+    Held held(fabric->tables);
+    fabric->nic[index].gids[gid_index] = gid;
+  }
+  for_contexts_on(fabric, index, IBV_EVENT_GID_CHANGE);
+}
+
+void set_lid(Fabric& fabric, uint32_t index, uint16_t lid) {
+  if (fabric->nic[index].lid.exchange(lid) != lid)
+    for_contexts_on(fabric, index, IBV_EVENT_LID_CHANGE);
+}
+
+void set_pkey(Fabric& fabric, uint32_t index, uint32_t pkey_index, uint16_t key) {
+  if (fabric->nic[index].pkeys[pkey_index].exchange(key) != key)
+    for_contexts_on(fabric, index, IBV_EVENT_PKEY_CHANGE);
+}
+
+void set_link(Fabric& fabric, uint32_t index, bool ethernet) {
+  Nic& nic = fabric->nic[index];
+  Nic fresh{};
+  fresh.guid = nic.guid;
+  address(fresh, ethernet);
+  {
+    Held held(fabric->tables);
+    if (nic.ethernet == fresh.ethernet && nic.lid.load() == fresh.lid.load() &&
+        std::memcmp(nic.gids, fresh.gids, sizeof nic.gids) == 0)
+      return;
+    nic.ethernet = fresh.ethernet;
+    nic.lid.store(fresh.lid.load());
+    std::memcpy(nic.gids, fresh.gids, sizeof nic.gids);
+  }
+  for_contexts_on(fabric, index, IBV_EVENT_GID_CHANGE);
+}
+
+void fail_cqs(Fabric& fabric, uint32_t index) {
+  for (CqSlot& cq : fabric->cq) {
+    if (cq.generation.load() == 0 || fabric->context[cq.context].nic != index) continue;
+    Held held(cq.lock);
+    cq.overrun = 1;
+    cq.events.fetch_or(1u << IBV_EVENT_CQ_ERR);
+    fabric.raise(cq.context, kSweepCqs);
+  }
+}
+
+void add_peer_memory(Fabric& fabric, const void* address, const void* seen, uint64_t length) {
+  Held held(fabric->tables);
+  for (PeerMemory& memory : fabric->peer_memory) {
+    if (memory.pid != 0) continue;
+    memory = {getpid(), reinterpret_cast<uint64_t>(address), reinterpret_cast<uint64_t>(seen),
+              length};
+    return;
+  }
+}
+
+void remove_peer_memory(Fabric& fabric) {
+  Held held(fabric->tables);
+  for (PeerMemory& memory : fabric->peer_memory) memory = {};
+}
+
+void set_register_time(Fabric& fabric, uint32_t index, uint64_t nanoseconds) {
+  fabric->nic[index].register_ns.store(nanoseconds);
+}
+
+void set_transport(Fabric& fabric, uint32_t index, ibv_transport_type type) {
+  fabric->nic[index].transport.store(type);
+}
+
+void set_limits(Fabric& fabric, uint32_t index, uint32_t max_qp_wr, uint32_t max_cqe) {
+  fabric->nic[index].max_qp_wr.store(std::min(max_qp_wr, kQueueMax));
+  fabric->nic[index].max_cqe.store(std::min(max_cqe, kCompletionsMax));
 }
 
 void set_retry_percent(Fabric& fabric, uint32_t percent) { fabric->retry_percent.store(percent); }

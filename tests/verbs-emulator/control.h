@@ -22,6 +22,23 @@ void set_silent(Fabric& fabric, uint32_t nic, bool silent);
 void set_rate(Fabric& fabric, uint32_t nic, uint64_t bytes_per_second);
 void set_latency(Fabric& fabric, uint32_t nic, uint64_t nanoseconds);
 
+// Addresses and partitions, with the events of a subnet manager or of the host's network. What was
+// connected by an address that is gone gets no answer any more.
+void set_gid(Fabric& fabric, uint32_t nic, uint32_t index, const ibv_gid& gid);  // zeros: none
+void set_lid(Fabric& fabric, uint32_t nic, uint16_t lid);
+void set_pkey(Fabric& fabric, uint32_t nic, uint32_t index, uint16_t key);  // 0: none
+void set_link(Fabric& fabric, uint32_t nic, bool ethernet);  // with a new fabric's addresses
+// Its completion queues are dead: CQ_ERR for their owners, and no completion comes any more.
+void fail_cqs(Fabric& fabric, uint32_t nic);
+// From now on NICs register this memory of a device by its address; `seen`: where the host sees it.
+void add_peer_memory(Fabric& fabric, const void* address, const void* seen, uint64_t length);
+void remove_peer_memory(Fabric& fabric);
+// To register memory takes that long a GiB.
+void set_register_time(Fabric& fabric, uint32_t nic, uint64_t nanoseconds);
+// What a device says of itself, to who asks from now on.
+void set_transport(Fabric& fabric, uint32_t nic, ibv_transport_type type);
+void set_limits(Fabric& fabric, uint32_t nic, uint32_t max_qp_wr, uint32_t max_cqe);  // 0: the most
+
 // Retries take this share of their real time; 0: only expire_retries ends them.
 void set_retry_percent(Fabric& fabric, uint32_t percent);
 // Every request that waits for an answer now has waited enough.

@@ -59,6 +59,11 @@ void forget_completions(Cq& cq, uint32_t qp_number) {
 
 namespace {
 
+uint32_t most(const Context& context) {  // entries of a queue
+  const uint32_t limit = context.nic().max_cqe.load();
+  return limit != 0 ? limit : kCompletionsMax;
+}
+
 void give_back(Context& context, const Completion& completion) {
   std::lock_guard lock(context.mutex);
   auto found = context.qps.find(completion.qp_number);
@@ -136,7 +141,7 @@ ibv_cq* ibv_create_cq(ibv_context* ibcontext, int cqe, void* user, ibv_comp_chan
                       int vector) {
   Context& context = *of(ibcontext);
   if (context.dead()) return none(EIO);
-  if (cqe <= 0 || uint32_t(cqe) > kCompletionsMax || vector < 0 ||
+  if (cqe <= 0 || uint32_t(cqe) > most(context) || vector < 0 ||
       vector >= ibcontext->num_comp_vectors)
     return none(EINVAL);
   CqSlot* slot = context.fabric->take_cq(context.index, uint32_t(cqe));
@@ -161,7 +166,7 @@ ibv_cq* ibv_create_cq(ibv_context* ibcontext, int cqe, void* user, ibv_comp_chan
 int ibv_resize_cq(ibv_cq* ibcq, int cqe) {
   Cq& cq = *of(ibcq);
   Fabric& fabric = *cq.context->fabric;
-  if (cqe <= 0 || uint32_t(cqe) > kCompletionsMax) return EINVAL;
+  if (cqe <= 0 || uint32_t(cqe) > most(*cq.context)) return EINVAL;
   auto capacity = uint32_t(cqe);
   uint64_t offset = fabric.allocate(capacity * sizeof(Completion));
   if (offset == 0) return ENOMEM;

@@ -48,15 +48,19 @@ std::shared_ptr<Fabric> open_fabric(const std::string& path, std::string* why) {
 }
 
 Device* device_of(const std::shared_ptr<Fabric>& fabric, uint32_t nic) {
-  for (const auto& device : library().devices)
-    if (device->fabric == fabric && device->nic == nic) return device.get();
+  const auto type = ibv_transport_type((*fabric)->nic[nic].transport.load());
+  for (const auto& device : library().devices) {
+    if (device->fabric != fabric || device->nic != nic) continue;
+    device->device.transport_type = type;
+    return device.get();
+  }
   auto device = std::make_unique<Device>();
   device->fabric = fabric;
   device->nic = nic;
   ibv_device& out = device->device;
   const char* name = (*fabric)->nic[nic].name;
   out.node_type = IBV_NODE_CA;
-  out.transport_type = IBV_TRANSPORT_IB;
+  out.transport_type = type;
   snprintf(out.name, sizeof out.name, "%s", name);
   snprintf(out.dev_name, sizeof out.dev_name, "uverbs%u", nic);
   snprintf(out.dev_path, sizeof out.dev_path, "/sys/class/infiniband_verbs/uverbs%u", nic);

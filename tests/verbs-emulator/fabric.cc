@@ -23,7 +23,19 @@ uint32_t size_class(uint64_t bytes) {
   return uint32_t(std::bit_width(std::max<uint64_t>(bytes, 64) - 1));
 }
 
-void fill_gids(Nic& nic, uint32_t host, uint32_t k) {
+bool refuse(std::string* why, const std::string& text) {
+  *why = text;
+  return false;
+}
+
+}  // namespace
+
+// The host and the NIC's number in it are those of the GUID.
+void address(Nic& nic, bool ethernet) {
+  const auto host = uint32_t(nic.guid >> 16 & 0xff), k = uint32_t(nic.guid & 0xffff) - 1;
+  memset(nic.gids, 0, sizeof nic.gids);
+  nic.ethernet = ethernet;
+  nic.lid = uint16_t(ethernet ? 0 : host * 256 + k + 1);
   auto link_local = [&](ibv_gid& gid) {
     gid.raw[0] = 0xfe;
     gid.raw[1] = 0x80;
@@ -34,10 +46,12 @@ void fill_gids(Nic& nic, uint32_t host, uint32_t k) {
   // As the kernel fills a RoCE port: 0 and 1 link-local, 2 and 3 the IPv4 address; v1, then v2.
   link_local(nic.gids[1]);
   for (int i : {2, 3}) {
-    const uint8_t address[] = {0xff, 0xff, 10, 99, uint8_t(host), uint8_t(k + 1)};
-    memcpy(&nic.gids[i].raw[10], address, sizeof address);
+    const uint8_t mapped[] = {0xff, 0xff, 10, 99, uint8_t(host), uint8_t(k + 1)};
+    memcpy(&nic.gids[i].raw[10], mapped, sizeof mapped);
   }
 }
+
+namespace {
 
 void fill(Layout& layout, const FabricOptions& options) {
   layout.version = kLayoutVersion;
@@ -55,23 +69,18 @@ void fill(Layout& layout, const FabricOptions& options) {
           options.names.empty() ? options.prefix + std::to_string(k) : options.names[k];
       snprintf(nic.name, sizeof nic.name, "%s", name.c_str());
       nic.host = host;
-      nic.ethernet = options.ethernet;
       nic.guid = 0x0245'4d00'0000'0000 | uint64_t{host} << 16 | (k + 1);
-      nic.lid = uint16_t(options.ethernet ? 0 : host * 256 + k + 1);
       nic.mtu = options.mtu;
       nic.present = 1;
       nic.generation = 1;
       nic.up = 1;
       nic.rate = options.rate;
       nic.latency_ns = options.latency_ns;
-      fill_gids(nic, host, k);
+      nic.pkeys[0] = 0xffff;
+      nic.transport = IBV_TRANSPORT_IB;
+      address(nic, options.ethernet);
     }
   }
-}
-
-bool refuse(std::string* why, const std::string& text) {
-  *why = text;
-  return false;
 }
 
 }  // namespace

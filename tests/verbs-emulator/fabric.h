@@ -15,6 +15,8 @@
 namespace mc::emu {
 
 uint64_t now_ns();
+// Gives a NIC the addresses it has in a new fabric.
+void address(Nic& nic, bool ethernet);
 void wake(std::atomic<uint32_t>& word);
 // Sleeps while word == value, at most until `until` (UINT64_MAX: for ever).
 void wait_on(std::atomic<uint32_t>& word, uint32_t value, uint64_t until);

@@ -18,7 +18,7 @@
 namespace mc::emu {
 
 constexpr uint64_t kMagic = 0x6362'6166'756d'6531;
-constexpr uint32_t kLayoutVersion = 1;
+constexpr uint32_t kLayoutVersion = 2;
 constexpr uint32_t kHostsMax = 64;
 constexpr uint32_t kNicsMax = 64;
 constexpr uint32_t kContextsMax = 512;
@@ -27,7 +27,9 @@ constexpr uint32_t kCqsMax = 1 << 12;
 constexpr uint32_t kSrqsMax = 1 << 10;
 constexpr uint32_t kMrsMax = 1 << 16;  // the high bits of a key
 constexpr uint32_t kRulesMax = 64;
+constexpr uint32_t kPeerMemoryMax = 16;
 constexpr uint32_t kGidsMax = 4;
+constexpr uint32_t kPkeysMax = 4;
 constexpr uint32_t kSgeMax = 16;
 constexpr uint32_t kPortEventsMax = 64;
 constexpr uint32_t kHeapClasses = 40;
@@ -53,11 +55,15 @@ struct Nic {
   uint32_t host;
   uint32_t ethernet;  // 1: RoCE, addressed by GID; 0: InfiniBand, addressed by LID too
   uint64_t guid;      // host byte order
-  uint16_t lid;
+  std::atomic<uint16_t> lid;
   uint32_t mtu;  // ibv_mtu
   ibv_gid gids[kGidsMax];
-  std::atomic<uint32_t> present;     // 0: taken out of its host
-  std::atomic<uint32_t> generation;  // grows when it is taken out
+  std::atomic<uint16_t> pkeys[kPkeysMax];    // 0: none; bit 15: a full member
+  std::atomic<int32_t> transport;            // ibv_transport_type
+  std::atomic<uint64_t> register_ns;         // a GiB, to register it; 0: no time
+  std::atomic<uint32_t> max_qp_wr, max_cqe;  // 0: what the emulator has
+  std::atomic<uint32_t> present;             // 0: taken out of its host
+  std::atomic<uint32_t> generation;          // grows when it is taken out
   std::atomic<uint32_t> up;
   std::atomic<uint32_t> downs;   // grows with every link loss, so that short ones count too
   std::atomic<uint32_t> silent;  // 1: swallows all traffic while the port looks healthy
@@ -115,6 +121,8 @@ struct QpSlot {
   uint32_t rnr_timer;
   uint32_t reads_max;
   uint32_t path_mtu;
+  ibv_ah_attr path;  // its address vector
+  uint16_t pkey_index;
   uint32_t claimed;  // 1: `claim` was taken off a queue for a message that is under way
   ReceiveWork claim;
   ReceiveRing ring;
@@ -199,6 +207,13 @@ struct Rule {
   uint64_t hits;
 };
 
+// Memory of a device that a kernel module lets NICs register by its address (as nvidia_peermem
+// does), and where it is seen by the host.
+struct PeerMemory {
+  int32_t pid;  // 0: free
+  uint64_t address, seen, length;
+};
+
 struct Layout {
   uint64_t magic;
   uint32_t version;
@@ -216,6 +231,7 @@ struct Layout {
   uint64_t heap_next;
   uint64_t heap_free[kHeapClasses];
   Rule rules[kRulesMax];
+  PeerMemory peer_memory[kPeerMemoryMax];
   Nic nic[kNicsMax];
   ContextSlot context[kContextsMax];
   Hazard hazard[kQpsMax];

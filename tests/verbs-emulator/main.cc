@@ -1,4 +1,6 @@
 // verbs-emulator: makes fabrics of software NICs, shows them, and hurts them on command.
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -22,6 +24,14 @@ constexpr const char* kUsage =
   silent NIC on|off            swallows all traffic while the port looks healthy
   nic NIC remove|insert        taken out of its host, put in again
   set NIC [rate=R] [latency=T] R: bytes a second as 4GB, 100Gbit, 0 for no limit; T: 5us, 1ms
+          [wr=N] [cqe=N]       max_qp_wr and max_cqe of who asks from now on; 0: the most
+          [transport=infiniband|iwarp|unspecified]
+          [register=T]         what a GiB of memory takes to be registered
+  gid NIC INDEX ADDRESS|none   another GID, with GID_CHANGE; as an IPv6 or IPv4 address
+  lid NIC NUMBER               another LID, with LID_CHANGE
+  pkey NIC INDEX KEY|none      another partition key, with PKEY_CHANGE
+  link NIC infiniband|ethernet with the addresses of a new fabric
+  cq-error NIC                 its completion queues are dead, with CQ_ERR
   retry PERCENT                of the real time; 0: only `expire` ends retries
   expire                       ends all retries that are under way
   qp NUMBER error              QP to the error state, with its async event
@@ -214,18 +224,56 @@ void show(Fabric& fabric) {
            (unsigned long long)one.hits, (long long)one.count);
 }
 
+ibv_transport_type transport_of(const std::string& text) {
+  if (text == "infiniband") return IBV_TRANSPORT_IB;
+  if (text == "iwarp") return IBV_TRANSPORT_IWARP;
+  if (text != "unspecified") die("transport is infiniband, iwarp or unspecified");
+  return IBV_TRANSPORT_UNSPECIFIED;
+}
+
+ibv_gid gid_of(const std::string& text) {
+  ibv_gid gid{};
+  if (text == "none" || inet_pton(AF_INET6, text.c_str(), gid.raw) == 1) return gid;
+  if (inet_pton(AF_INET, text.c_str(), gid.raw + 12) != 1) die("'" + text + "' is no address");
+  gid.raw[10] = gid.raw[11] = 0xff;
+  return gid;
+}
+
+uint32_t index_of(const std::string& text, uint32_t limit) {
+  const uint64_t index = number(text, "index");
+  if (index >= limit) die("index " + text + ": there are " + std::to_string(limit));
+  return uint32_t(index);
+}
+
+uint16_t key_of(const std::string& text) {
+  return text == "none" ? 0 : uint16_t(strtoul(text.c_str(), nullptr, 0));
+}
+
 bool change_nic(Fabric& fabric, const std::vector<std::string>& words) {
   if (words.size() < 3) return false;
   const std::string &verb = words[0], &what = words[2];
   uint32_t nic = nic_of(fabric, words[1]);
   if (verb == "set") {
-    for (const auto& [key, value] : pairs(words, 2, "rate latency")) {
+    uint32_t wr = fabric->nic[nic].max_qp_wr, cqe = fabric->nic[nic].max_cqe;
+    for (const auto& [key, value] : pairs(words, 2, "rate latency wr cqe transport register")) {
       if (key == "rate") set_rate(fabric, nic, rate(value));
       if (key == "latency") set_latency(fabric, nic, duration(value));
+      if (key == "wr") wr = uint32_t(number(value, "wr"));
+      if (key == "cqe") cqe = uint32_t(number(value, "cqe"));
+      if (key == "register") set_register_time(fabric, nic, duration(value));
+      if (key == "transport") set_transport(fabric, nic, transport_of(value));
     }
+    set_limits(fabric, nic, wr, cqe);
     return true;
   }
+  if (verb == "gid" && words.size() == 4)
+    return set_gid(fabric, nic, index_of(what, kGidsMax), gid_of(words[3])), true;
+  if (verb == "pkey" && words.size() == 4)
+    return set_pkey(fabric, nic, index_of(what, kPkeysMax), key_of(words[3])), true;
   if (words.size() != 3) return false;
+  if (verb == "lid") return set_lid(fabric, nic, uint16_t(number(what, "LID"))), true;
+  if (verb == "link") set_link(fabric, nic, what == "ethernet");
+  if (verb == "link") return what == "ethernet" || what == "infiniband";
   if (verb == "port" && (what == "down" || what == "flap")) set_port(fabric, nic, false);
   if (verb == "port" && (what == "up" || what == "flap")) set_port(fabric, nic, true);
   if (verb == "port") return what == "up" || what == "down" || what == "flap";
@@ -237,8 +285,10 @@ bool change_nic(Fabric& fabric, const std::vector<std::string>& words) {
 
 bool change(Fabric& fabric, const std::vector<std::string>& words) {
   const std::string& verb = words[0];
-  if (verb == "port" || verb == "silent" || verb == "nic" || verb == "set")
-    return change_nic(fabric, words);
+  for (const char* of_nic : {"port", "silent", "nic", "set", "gid", "lid", "pkey", "link"})
+    if (verb == of_nic) return change_nic(fabric, words);
+  if (verb == "cq-error" && words.size() == 2)
+    return fail_cqs(fabric, nic_of(fabric, words[1])), true;
   if (verb == "show" && words.size() == 1) return show(fabric), true;
   if (verb == "reap" && words.size() == 1) return fabric.reap(), true;
   if (verb == "expire" && words.size() == 1) return expire_retries(fabric), true;

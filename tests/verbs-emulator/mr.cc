@@ -1,12 +1,15 @@
 // Protection domains and memory regions. A key is slot << 16 | generation, so a stale one fails. A
 // dma-buf is mapped here as long as it is registered: any descriptor that maps shared and writable
 // serves (a udmabuf, a memfd), so that memory no address of the process reaches can be tried.
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 
 #include "objects.h"
 #undef ibv_reg_mr
@@ -38,6 +41,38 @@ bool readable(uint64_t address) {
   return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
+// Whether the kernel pins the range for a NIC that writes to it: not memory that is mapped
+// read-only, and not (since 6.5) a shared mapping of a file on a disk.
+bool pins_for_writing(uint64_t from, uint64_t length) {
+  FILE* const maps = fopen("/proc/self/maps", "re");
+  if (maps == nullptr) return true;
+  bool good = true;
+  char line[4400];
+  while (good && fgets(line, sizeof line, maps) != nullptr) {
+    unsigned long start = 0, end = 0;
+    char rights[5] = "", path[4200] = "";
+    if (sscanf(line, "%lx-%lx %4s %*s %*s %*s %4199[^\n]", &start, &end, rights, path) < 3)
+      continue;
+    if (end <= from || start >= from + length) continue;
+    good = rights[1] == 'w';
+    struct statfs about {};
+    if (rights[3] == 's' && path[0] == '/' && statfs(path, &about) == 0)
+      good = good && about.f_type == TMPFS_MAGIC;
+  }
+  fclose(maps);
+  return good;
+}
+
+// Where the host sees memory of a device that NICs may register; 0: nowhere.
+uint64_t seen_address(const Fabric& fabric, uint64_t address, uint64_t length) {
+  Held held(fabric->tables);
+  for (const PeerMemory& memory : fabric->peer_memory)
+    if (memory.pid == getpid() && address >= memory.address && length <= memory.length &&
+        address - memory.address <= memory.length - length)
+      return memory.seen + (address - memory.address);
+  return 0;
+}
+
 // Of a descriptor; nothing else.
 struct Mapped {
   void* start = nullptr;
@@ -56,7 +91,15 @@ ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova,
       (access & IBV_ACCESS_LOCAL_WRITE) == 0)
     return none(EINVAL);
   if (length == 0 || address + length < address) return none(EINVAL);
-  if (!readable(address) || !readable(address + length - 1)) return none(EFAULT);
+  if (!readable(address)) address = seen_address(*context.fabric, address, length);
+  if (address == 0 || !readable(address) || !readable(address + length - 1)) return none(EFAULT);
+  if ((access & IBV_ACCESS_LOCAL_WRITE) != 0 && mapped.start == nullptr &&
+      !pins_for_writing(address, length))
+    return none(EFAULT);
+  // The time is the caller's: the device goes on.
+  const double gib = double(length) / double(1 << 30);
+  const uint64_t until = now_ns() + uint64_t(gib * double(context.nic().register_ns.load()));
+  for (std::atomic<uint32_t> still{0}; now_ns() < until;) wait_on(still, 0, until);
   MrSlot* slot = context.fabric->take_mr(context.index);
   if (slot == nullptr) return none(ENOMEM);
   slot->nic = context.nic_index;

@@ -18,11 +18,12 @@ void drain_qp(Qp& qp) {
     sched_yield();
 }
 
-int check_create(const ibv_qp_init_attr_ex& init) {
+int check_create(const ibv_qp_init_attr_ex& init, const Nic& nic) {
+  const uint32_t deepest = nic.max_qp_wr.load() != 0 ? nic.max_qp_wr.load() : kQueueMax;
   const ibv_qp_cap& cap = init.cap;
   if (init.qp_type != IBV_QPT_RC) return EOPNOTSUPP;
   if (init.send_cq == nullptr || init.recv_cq == nullptr) return EINVAL;
-  if (cap.max_send_wr > kQueueMax || cap.max_recv_wr > kQueueMax || cap.max_send_sge > kSgeMax ||
+  if (cap.max_send_wr > deepest || cap.max_recv_wr > deepest || cap.max_send_sge > kSgeMax ||
       cap.max_recv_sge > kSgeMax || cap.max_inline_data > kInlineMax)
     return EINVAL;
   return 0;
@@ -40,7 +41,7 @@ void fill_slot(Qp& qp, QpSlot& slot, const ibv_pd* pd, uint32_t nic) {
 ibv_qp* create(ibv_pd* ibpd, ibv_qp_init_attr_ex* init) {
   Context& context = *of(ibpd)->context;
   if (context.dead()) return none(EIO);
-  if (int rc = check_create(*init); rc != 0) return none(rc);
+  if (int rc = check_create(*init, context.nic()); rc != 0) return none(rc);
   auto qp = std::make_shared<Qp>();
   qp->context = &context;
   qp->send_cq = of(init->send_cq);
@@ -92,7 +93,9 @@ ibv_qp* create(ibv_pd* ibpd, ibv_qp_init_attr_ex* init) {
 int check_modify(const Qp& qp, const ibv_qp_attr& attr, int mask) {
   const Nic& nic = qp.context->nic();
   if ((mask & IBV_QP_PORT) != 0 && attr.port_num != 1) return EINVAL;
-  if ((mask & IBV_QP_PKEY_INDEX) != 0 && attr.pkey_index != 0) return EINVAL;
+  if ((mask & IBV_QP_PKEY_INDEX) != 0 &&
+      (attr.pkey_index >= kPkeysMax || nic.pkeys[attr.pkey_index].load() == 0))
+    return EINVAL;
   if ((mask & IBV_QP_PATH_MTU) != 0 &&
       (attr.path_mtu < IBV_MTU_256 || uint32_t(attr.path_mtu) > nic.mtu))
     return EINVAL;
@@ -105,7 +108,7 @@ int check_modify(const Qp& qp, const ibv_qp_attr& attr, int mask) {
   if ((mask & IBV_QP_AV) != 0) {
     const ibv_ah_attr& to = attr.ah_attr;
     if (nic.ethernet != 0 && to.is_global == 0) return EINVAL;  // RoCE is addressed by GID alone
-    if (to.port_num != 1) return EINVAL;
+    if (to.port_num != 1 || to.sl > 15) return EINVAL;
     if (to.is_global != 0) {
       if (to.grh.sgid_index >= kGidsMax) return EINVAL;
       if (nic.gids[to.grh.sgid_index].global.subnet_prefix == 0 &&
@@ -151,6 +154,8 @@ void publish(Qp& qp, ibv_qp_state next, int mask) {
   slot.rnr_timer = qp.attr.min_rnr_timer;
   slot.reads_max = qp.attr.max_dest_rd_atomic;
   slot.path_mtu = uint32_t(qp.attr.path_mtu);
+  slot.path = qp.attr.ah_attr;
+  slot.pkey_index = qp.attr.pkey_index;
   if ((mask & IBV_QP_RQ_PSN) != 0) slot.expected_psn = qp.attr.rq_psn;
   if (next == IBV_QPS_RESET) {
     slot.claimed = 0;

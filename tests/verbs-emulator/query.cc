@@ -36,13 +36,13 @@ void fill_device(const Nic& nic, ibv_device_attr& out) {
   out.vendor_id = kVendor;
   out.vendor_part_id = 1;
   out.max_qp = int(kQpsMax);
-  out.max_qp_wr = int(kQueueMax);
+  out.max_qp_wr = int(nic.max_qp_wr.load() != 0 ? nic.max_qp_wr.load() : kQueueMax);
   out.device_cap_flags =
       IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_CURR_QP_STATE_MOD;
   out.max_sge = int(kSgeMax);
   out.max_sge_rd = int(kSgeMax);
   out.max_cq = int(kCqsMax);
-  out.max_cqe = int(kCompletionsMax);
+  out.max_cqe = int(nic.max_cqe.load() != 0 ? nic.max_cqe.load() : kCompletionsMax);
   out.max_mr = int(kMrsMax);
   out.max_pd = 1 << 16;
   out.max_qp_rd_atom = 16;
@@ -52,7 +52,7 @@ void fill_device(const Nic& nic, ibv_device_attr& out) {
   out.max_srq = int(kSrqsMax);
   out.max_srq_wr = int(kQueueMax);
   out.max_srq_sge = int(kSgeMax);
-  out.max_pkeys = 1;
+  out.max_pkeys = kPkeysMax;
   out.local_ca_ack_delay = 16;
   out.phys_port_cnt = 1;
 }
@@ -72,7 +72,7 @@ int query_port(ibv_context* ibcontext, uint8_t port, ibv_port_attr* attr, size_t
   out.gid_tbl_len = nic.ethernet != 0 ? int(kGidsMax) : 1;
   out.port_cap_flags = nic.ethernet != 0 ? IBV_PORT_IP_BASED_GIDS : 0;
   out.max_msg_sz = kMessageMax;
-  out.pkey_tbl_len = 1;
+  out.pkey_tbl_len = kPkeysMax;
   out.lid = nic.lid;
   out.sm_lid = nic.ethernet != 0 ? 0 : 1;
   out.max_vl_num = 1;
@@ -155,17 +155,19 @@ int ibv_query_gid_type(ibv_context* context, uint8_t port, unsigned index, unsig
   return 0;
 }
 
-int ibv_query_pkey(ibv_context*, uint8_t port, int index, __be16* pkey) {
-  if (port != 1 || index != 0) {
+int ibv_query_pkey(ibv_context* context, uint8_t port, int index, __be16* pkey) {
+  if (port != 1 || index < 0 || index >= int(kPkeysMax)) {
     errno = EINVAL;
     return -1;
   }
-  *pkey = 0xffff;
+  *pkey = htobe16(of(context)->nic().pkeys[index].load());
   return 0;
 }
 
-int ibv_get_pkey_index(ibv_context*, uint8_t port, __be16 pkey) {
-  return port == 1 && pkey == 0xffff ? 0 : -1;
+int ibv_get_pkey_index(ibv_context* context, uint8_t port, __be16 pkey) {
+  for (int i = 0; port == 1 && i < int(kPkeysMax); ++i)
+    if (pkey != 0 && of(context)->nic().pkeys[i].load() == be16toh(pkey)) return i;
+  return -1;
 }
 
 const char* ibv_get_sysfs_path(void) { return "/sys"; }

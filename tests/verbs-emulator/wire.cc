@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
 
 #include "control.h"
 #include "objects.h"
@@ -88,6 +89,20 @@ bool reachable(const Nic& nic) {
   return nic.present.load() != 0 && nic.up.load() != 0 && nic.silent.load() == 0;
 }
 
+// Whether the NIC still has the address that leads to it.
+bool addressed(const ibv_ah_attr& path, const Nic& to) {
+  if (path.is_global == 0) return path.dlid == to.lid.load();
+  for (const ibv_gid& gid : to.gids)
+    if (memcmp(gid.raw, path.grh.dgid.raw, sizeof gid.raw) == 0) return true;
+  return false;
+}
+
+// Of the same partition, and not both limited members of it.
+bool same_partition(const Nic& a, uint32_t a_index, const Nic& b, uint32_t b_index) {
+  const uint32_t one = a.pkeys[a_index].load(), other = b.pkeys[b_index].load();
+  return (one & 0x7fff) != 0 && (one & 0x7fff) == (other & 0x7fff) && ((one | other) & 0x8000) != 0;
+}
+
 // The responder refuses: its queue pair goes to the error state, as ours will.
 Outcome refuse(Qp& qp, const Far& far, ibv_wc_status status, int event) {
   qp.context->fabric->fail_qp(*far.slot, far.number, event);
@@ -121,6 +136,10 @@ Outcome enter(Qp& qp, const Work& work, Touching& touching, Far& far) {
   if (slot.number.load() != qp.attr.dest_qp_num || state < IBV_QPS_RTR || state > IBV_QPS_SQD ||
       slot.nic != uint32_t(qp.peer_nic) || slot.peer_number != qp.number ||
       slot.peer_nic != int32_t(qp.context->nic_index) || slot.expected_psn != qp.psn)
+    return silence();
+  const Nic &own = qp.context->nic(), &peer = fabric->nic[slot.nic];
+  if (!addressed(qp.attr.ah_attr, peer) || !addressed(slot.path, own) ||
+      !same_partition(own, qp.attr.pkey_index, peer, slot.pkey_index))
     return silence();
   ContextSlot& owner = fabric->context[slot.context];
   if (owner.dead.load() != 0 || !fabric.alive(owner)) return silence();
