@@ -27,18 +27,6 @@ std::string address_of(const RdmaDevice& device) {
   return "";
 }
 
-// The GPU whose tier 1 this device is in, if it is one alone: "gpu 3".
-std::string nearest_gpu(const TierTable& table, const std::string& name) {
-  std::string found;
-  for (const GpuTiers& gpu : table.gpus) {
-    const auto& first = gpu.tiers[0];
-    if (gpu.bridge.empty() || std::find(first.begin(), first.end(), name) == first.end()) continue;
-    if (!found.empty()) return "";
-    found = "gpu " + std::to_string(gpu.gpu);
-  }
-  return found;
-}
-
 }  // namespace
 
 std::vector<xfer::Nic> rail_ends(const Machine& machine) {

@@ -51,7 +51,10 @@ struct EngineOptions {
   int gid_index = -1;          // of rdma; -1: the best one
   uint32_t traffic_class = 0;  // of rdma
   uint32_t rdma_mtu = 0;       // bytes; 0: the port's
-  Bytes slice{1 * kMiB};       // bytes per slice, at least 64 KiB
+  std::string rdma_control;    // listens for connections of rdma; "": host of data, a free port
+  uint32_t rdma_pkey = 0;      // partition key; 0: the port's first
+  uint32_t rdma_service_level = 0, rdma_flow_label = 0;
+  Bytes slice{1 * kMiB};  // bytes per slice, at least 64 KiB
   Duration peer_timeout =
       std::chrono::seconds(3);              // a request fails when its peer is silent this long
   uint32_t max_failover_attempts = 3;       // transports tried after the first

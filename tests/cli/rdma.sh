@@ -46,6 +46,35 @@ cmp "$T/file" "$T/back" || die "rdma brought other bytes back"
 expect 0 "$xfer" paths "$peer" --transports rdma,tcp --nics emu0,emu1 --output json
 jq -es 'map(select(.transport == "rdma")) | .[0].chosen and (.[0].rails | length) == 16' "$T/out" >/dev/null ||
   die "paths: $(cat "$T/out")"
+# F144: the published experiments run over the NICs where they are allowed.
+expect 0 "$xfer" bench "$peer" --transports rdma,tcp --preset fig3 --duration 10ms
+grep -q 'over RDMA' "$T/out" || die "preset: $(cat "$T/out")"
+# F39: a device that cannot be used is named, with the reason.
+"$emulator" set 1:emu7 transport=iwarp
+expect 0 "$xfer" paths "$peer" --transports rdma,tcp --output json
+jq -es 'map(select(.transport == "rdma"))[0] | .why | contains("emu7 is left out: an iWARP device")' "$T/out" >/dev/null ||
+  die "iWARP: $(cat "$T/out")"
+"$emulator" set 1:emu7 transport=infiniband
+# F43: the address of the option is that of the descriptor: nothing else listens there.
+fixed=$(free_port)
+VERBS_EMU_HOST=0 serve fixed --transports rdma --rdma-control "127.0.0.1:$fixed"
+expect 0 "$xfer" bench "$peer" --transports rdma --block 64KiB --duration 50ms
+(exec 3<>"/dev/tcp/127.0.0.1/$fixed") || die "nothing listens at --rdma-control"
+stop fixed
+peer=$(address emulated)
+
+# ---- sets of files by NICs alone, although the kernel lets no NIC write to a file's pages (F29); a
+# pull goes on from what is there (F143)
+mkdir "$T/set" "$T/pulled"
+head -c 6000001 /dev/urandom >"$T/set/a.bin"
+VERBS_EMU_HOST=0 launch origin "$xfer" publish set-1 "$T/set" --shard 1MiB --transports rdma
+head -c 3000000 "$T/set/a.bin" >"$T/pulled/.a.bin.mc-part"
+truncate -s 6000001 "$T/pulled/.a.bin.mc-part"
+expect 0 "$xfer" pull set-1 --from "$(address origin)" --to "$T/pulled" --transports rdma --nics emu0 --output json
+jq -e '.bytes == 6000001 and .kept == 2097152' "$T/out" >/dev/null || die "pull: $(cat "$T/out")"
+diff -r "$T/set" "$T/pulled" || die "other bytes arrived"
+stop origin
+
 expect 1 "$xfer" bench "$peer" --transports rdma --nics mlx5_0 --duration 50ms
 grep -q "no RDMA device 'mlx5_0': there is emu0, emu1" "$T/err" || die "no such NIC: $(cat "$T/err")"
 

@@ -35,13 +35,26 @@ class TestFabric {
     rule.count = count;
     return emu::add_rule(*fabric_, rule);
   }
+  uint64_t hits(uint32_t id) {
+    for (const emu::Rule& rule : emu::rules(*fabric_))
+      if (rule.id == id) return rule.hits;
+    return 0;
+  }
   // All as it was: no rules, every NIC there, up and fast.
   void heal() {
     emu::remove_rule(*fabric_, 0);
+    emu::set_retry_percent(*fabric_, 100);
+    emu::remove_peer_memory(*fabric_);
     for (uint32_t i = 0; i < kNics; ++i) {
       emu::set_present(*fabric_, i, true);
       emu::set_port(*fabric_, i, true);
       emu::set_silent(*fabric_, i, false);
+      emu::set_link(*fabric_, i, false);
+      emu::set_pkey(*fabric_, i, 0, 0xffff);
+      for (uint32_t key = 1; key < emu::kPkeysMax; ++key) emu::set_pkey(*fabric_, i, key, 0);
+      emu::set_transport(*fabric_, i, IBV_TRANSPORT_IB);
+      emu::set_limits(*fabric_, i, 0, 0);
+      emu::set_register_time(*fabric_, i, 0);
       emu::set_rate(*fabric_, i, 0);
       emu::set_latency(*fabric_, i, 0);
     }

@@ -1,150 +1,17 @@
 // What goes wrong with RDMA NICs, on those of the emulator: no request is lost, and the rail is
 // back afterwards.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <thread>
 
-#include "tests/conformance/control.h"
-#include "tests/conformance/fabric.h"
-#include "tests/conformance/pair.h"
+#include "tests/conformance/rdma_traffic.h"
 #include "tests/unit/topo/recorded.h"
 
 #ifdef MC_TEST_EMULATOR
 
 using namespace mc;
 using namespace mc::xfer;
+using namespace mc::xfer::rdma_tests;
 using namespace std::chrono_literals;
-
-namespace {
-
-constexpr uint64_t kBytes = 8 * kMiB;
-
-bool skipped() {
-  if (has_emulator()) return false;
-  MESSAGE("skipped: not on the emulated verbs library (ctest sets LD_LIBRARY_PATH)");
-  return true;
-}
-
-std::unique_ptr<Engine> rdma_engine(const std::string& node, Metrics& metrics,
-                                    std::vector<std::string> nics, uint32_t endpoints = 256,
-                                    Duration peer_timeout = 2s * kSlow) {
-  EngineOptions o;
-  o.node = node;
-  o.transports = {"rdma"};
-  o.nics = std::move(nics);
-  o.endpoints = endpoints;
-  o.peer_timeout = peer_timeout;
-  o.share_table = "";
-  auto engine = Engine::open(kClock, o, metrics);
-  REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
-  return std::move(*engine);
-}
-
-// An owner and a user on the first NICs; a thread of the user that reads and writes all the time
-// and checks what it has.
-class Traffic {
- public:
-  explicit Traffic(size_t nics) {
-    fabric().heal();
-    std::vector<std::string> names;
-    for (size_t i = 0; i < nics; ++i) names.push_back("emu" + std::to_string(i));
-    owner_ = rdma_engine("owner", metrics_, names);
-    user_ = rdma_engine("user", metrics_, names);
-    remote_ = *owner_->allocate(2 * kBytes);
-    local_ = *user_->allocate(2 * kBytes);
-    control_ = std::make_unique<Control>(*owner_);
-    auto opened = user_->open_segment(control_->address(), 5s);
-    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().what));
-    segment_ = *opened;
-    fill(local_.bytes(), 21);
-    round();  // connected
-    thread_ = std::thread([this] {
-      while (!stop_.load()) round();
-    });
-  }
-  ~Traffic() {
-    end();
-    fabric().heal();
-  }
-  static TestFabric& fabric() { return TestFabric::get(); }
-  uint64_t rounds() const { return rounds_.load(); }
-  // That many more.
-  void wait_rounds(uint64_t n) {
-    const uint64_t until = rounds() + n;
-    const Time deadline = kClock.now() + 30s;
-    while (rounds() < until && kClock.now() < deadline) std::this_thread::yield();
-    CHECK(rounds() >= until);
-  }
-  // What failed so far had to: there was no NIC for a while, and for how long is the machine's
-  // choice.
-  void forgive() { failed_.store(0); }
-  void end() {
-    stop_.store(true);
-    if (thread_.joinable()) thread_.join();
-    CHECK_MESSAGE(failed_.load() == 0, first_);
-    CHECK(wrong_.load() == 0);
-  }
-  std::vector<RailView> rails() const {
-    auto paths = user_->paths(segment_, remote_.offset(), Op::kRead, kMiB);
-    REQUIRE(paths.has_value());
-    for (const Path& p : *paths)
-      if (p.transport == "rdma") return p.rails;
-    return {};
-  }
-  // Every rail of the map healthy (or slow), with traffic on it.
-  bool all_well() const {
-    for (const RailView& v : rails())
-      if (v.info.mapped && v.state >= RailState::kResting) return false;
-    return true;
-  }
-  void wait_all_well() {
-    const Time deadline = kClock.now() + 30s;
-    while (!all_well() && kClock.now() < deadline) std::this_thread::yield();
-    std::string states;
-    for (const RailView& v : rails())
-      states += v.info.local + "-" + v.info.remote + " " + name(v.state) + " ";
-    CHECK_MESSAGE(all_well(), states);
-  }
-  Metrics& metrics() { return metrics_; }
-
- private:
-  Request request(Op op, std::byte* at, uint64_t offset, uint64_t bytes) const {
-    Request r;
-    r.op = op;
-    r.local = at;
-    r.segment = segment_;
-    r.offset = remote_.offset() + offset;
-    r.bytes = bytes;
-    return r;
-  }
-  void round() {
-    std::byte* const out = local_.data();
-    std::byte* const in = out + kBytes;
-    const uint64_t n = rounds_.load();
-    std::memcpy(out + n % 1000 * 8, &n, sizeof n);
-    std::memset(in, 0, kBytes);
-    for (const Op op : {Op::kWrite, Op::kRead}) {
-      auto moved = user_->transfer_sync(request(op, op == Op::kWrite ? out : in, 0, kBytes), 20s);
-      if (moved) continue;
-      if (failed_.fetch_add(1) == 0) first_ = moved.error().what;
-      return;
-    }
-    if (std::memcmp(in, out, kBytes) != 0) wrong_.fetch_add(1);
-    rounds_.fetch_add(1);
-  }
-  Metrics metrics_;
-  std::unique_ptr<Engine> owner_, user_;
-  Memory remote_, local_;
-  std::unique_ptr<Control> control_;
-  SegmentHandle segment_ = 0;
-  std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> rounds_{0}, failed_{0}, wrong_{0};
-  std::string first_;
-  std::thread thread_;
-};
-
-}  // namespace
 
 TEST_SUITE("rdma") {
   TEST_CASE("bytes are right over one, two and four NICs") {
@@ -159,17 +26,33 @@ TEST_SUITE("rdma") {
 
   TEST_CASE("a port that goes down and comes up loses no request") {
     if (skipped()) return;
-    for (const size_t nics : {1u, 2u}) {
-      CAPTURE(nics);
-      Traffic traffic(nics);
-      emu::Fabric& fabric = *Traffic::fabric().fabric();
-      emu::set_port(fabric, 0, false);
-      if (nics > 1) traffic.wait_rounds(3);
-      emu::set_port(fabric, 0, true);
-      traffic.wait_rounds(3);
-      traffic.wait_all_well();
-      traffic.end();
-    }
+    Traffic traffic(1, 10s * kSlow);
+    emu::Fabric& fabric = *Traffic::fabric().fabric();
+    emu::set_port(fabric, 0, false);
+    CHECK(traffic.seen_down("emu0"));  // by its event: nothing has timed out yet
+    emu::set_port(fabric, 0, true);
+    traffic.wait_rounds(3);
+    traffic.wait_all_well();
+    traffic.end();
+  }
+
+  TEST_CASE("while a port is down the other NIC carries all, without a timeout") {
+    if (skipped()) return;
+    Traffic traffic(2, 20s * kSlow);
+    emu::Fabric& fabric = *Traffic::fabric().fabric();
+    emu::set_retry_percent(fabric, 0);  // the NIC itself gives nothing up
+    const Time before = kClock.now();
+    emu::set_port(fabric, 0, false);
+    CHECK(traffic.seen_down("emu0"));
+    traffic.wait_rounds(1);  // what was on the way
+    const uint64_t carried = traffic.carried("emu0"), others = traffic.carried("emu1");
+    traffic.wait_rounds(3);
+    CHECK(traffic.carried("emu0") == carried);
+    CHECK(traffic.carried("emu1") >= others + 3 * 2 * kBytes - kBytes);
+    CHECK(kClock.now() - before < 10s * kSlow);
+    emu::set_port(fabric, 0, true);
+    traffic.wait_all_well();
+    traffic.end();
   }
 
   TEST_CASE("a NIC that slows down gets less, and heals") {
@@ -177,10 +60,26 @@ TEST_SUITE("rdma") {
     Traffic traffic(2);
     emu::Fabric& fabric = *Traffic::fabric().fabric();
     emu::set_rate(fabric, 0, 50'000'000);
-    traffic.wait_rounds(5);
+    traffic.wait_rounds(2);  // it is learned
+    uint64_t slow = traffic.carried("emu0"), fast = traffic.carried("emu1");
+    traffic.wait_rounds(8);
+    slow = traffic.carried("emu0") - slow;
+    fast = traffic.carried("emu1") - fast;
+    CAPTURE(slow);
+    CAPTURE(fast);
+    CHECK(4 * slow < fast);
     emu::set_rate(fabric, 0, 0);
-    traffic.wait_rounds(5);
     traffic.wait_all_well();
+    // Its share comes back.
+    const Time deadline = kClock.now() + 30s;
+    uint64_t healed = 0, all = 1;
+    while (8 * healed < all && kClock.now() < deadline) {
+      const uint64_t one = traffic.carried("emu0"), both = one + traffic.carried("emu1");
+      traffic.wait_rounds(5);
+      healed = traffic.carried("emu0") - one;
+      all = traffic.carried("emu0") + traffic.carried("emu1") - both;
+    }
+    CHECK(8 * healed >= all);
     traffic.end();
   }
 
@@ -192,8 +91,9 @@ TEST_SUITE("rdma") {
         CAPTURE(status);
         Traffic traffic(nics);
         for (const emu::Action action : {emu::Action::kError, emu::Action::kPartial}) {
-          Traffic::fabric().rule(action, static_cast<uint64_t>(status), 3);
+          const uint32_t rule = Traffic::fabric().rule(action, static_cast<uint64_t>(status), 3);
           traffic.wait_rounds(4);
+          CHECK(Traffic::fabric().hits(rule) == 1);
         }
         traffic.wait_all_well();
         traffic.end();
@@ -203,8 +103,11 @@ TEST_SUITE("rdma") {
   TEST_CASE("a queue pair that breaks is made again") {
     if (skipped()) return;
     Traffic traffic(1);
-    Traffic::fabric().rule(emu::Action::kQpFatal, 0, 3, 2);
+    const uint64_t made = traffic.connections();
+    const uint32_t rule = Traffic::fabric().rule(emu::Action::kQpFatal, 0, 3, 2);
     traffic.wait_rounds(6);
+    CHECK(Traffic::fabric().hits(rule) == 2);
+    CHECK(traffic.connections() > made);
     traffic.wait_all_well();
     traffic.end();
   }
@@ -214,8 +117,11 @@ TEST_SUITE("rdma") {
     for (const size_t nics : {1u, 2u}) {
       CAPTURE(nics);
       Traffic traffic(nics);
-      Traffic::fabric().rule(emu::Action::kLose, 0, 3, 1);
+      const Time before = kClock.now();
+      const uint32_t rule = Traffic::fabric().rule(emu::Action::kLose, 0, 3, 1);
       traffic.wait_rounds(6);
+      CHECK(Traffic::fabric().hits(rule) == 1);
+      CHECK(kClock.now() - before < 8s * kSlow);  // four times the peer timeout
       traffic.wait_all_well();
       traffic.end();
     }
@@ -269,8 +175,9 @@ TEST_SUITE("rdma") {
     for (const Action action :
          {Action::kError, Action::kPartial, Action::kQpFatal, Action::kLose}) {
       CAPTURE(static_cast<int>(action));
-      Traffic::fabric().rule(action, 12, 5);  // 12: retries exceeded
+      const uint32_t rule = Traffic::fabric().rule(action, 12, 5);  // 12: retries exceeded
       for (int i = 0; i < 30; ++i) round(n++);
+      CHECK(Traffic::fabric().hits(rule) == 1);
     }
     emu::set_latency(fabric, 0, 300'000);  // longer than a caller polls
     for (int i = 0; i < 20; ++i) round(n++);

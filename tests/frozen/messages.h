@@ -44,8 +44,8 @@ template <class V>
 void each_xfer_message(const V& v) {
   using namespace xfer;
   v.template all<SegmentDescriptor, Notified, Notify, QueuePairOpened, OpenQueuePair,
-                 QueuePairClosed, CloseQueuePair, GuardRaised, RaiseGuard, MachineDescription,
-                 DescribeMachine, DescribeSegment>();
+                 QueuePairClosed, CloseQueuePair, KeepQueuePairs, QueuePairsKept, GuardRaised,
+                 RaiseGuard, MachineDescription, DescribeMachine, DescribeSegment>();
 }
 template <class V>
 void each_files_message(const V& v) {

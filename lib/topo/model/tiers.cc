@@ -80,4 +80,16 @@ TierTable tier_table(const Machine& machine) {
   return table;
 }
 
+std::string nearest_gpu(const TierTable& table, const std::string& device) {
+  std::string found;
+  for (const GpuTiers& gpu : table.gpus) {
+    const auto& first = gpu.tiers[0];
+    if (gpu.bridge.empty() || std::find(first.begin(), first.end(), device) == first.end())
+      continue;
+    if (!found.empty()) return "";
+    found = "gpu " + std::to_string(gpu.gpu);
+  }
+  return found;
+}
+
 }  // namespace mc::topo

@@ -47,5 +47,7 @@ struct TierTable {
 };
 
 TierTable tier_table(const Machine& machine);
+// The GPU whose tier 1, by a bridge, this device is in: "gpu 3". "": of none, or of several.
+std::string nearest_gpu(const TierTable& table, const std::string& device);
 
 }  // namespace mc::topo

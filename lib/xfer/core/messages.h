@@ -153,6 +153,25 @@ struct CloseQueuePair {
   }
 };
 
+inline constexpr size_t kQueuePairsMax = 4096;  // of a message
+
+struct QueuePairsKept {
+  static constexpr const char* kName = "queue-pairs-kept";
+  static void fields(auto& a, auto&) { a(); }
+};
+
+// Says that the client still holds these queue pairs of the owner. Those that nothing is said of
+// go first when the owner has too many.
+struct KeepQueuePairs {
+  static constexpr const char* kName = "keep-queue-pairs";
+  using Reply = QueuePairsKept;
+  wire::Blob secret;
+  std::vector<uint32_t> nics, numbers;  // of one length
+  static void fields(auto& a, auto& m) {
+    a(m.secret, wire::at_most<kQueuePairsMax>(m.nics), wire::at_most<kQueuePairsMax>(m.numbers));
+  }
+};
+
 struct GuardRaised {
   static constexpr const char* kName = "guard-raised";
   static void fields(auto& a, auto&) { a(); }

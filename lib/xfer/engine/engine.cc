@@ -51,6 +51,11 @@ void EngineOptions::describe(OptionList& v) {
   v.all().push_back(gid_option(gid_index));
   v("traffic-class", traffic_class, "traffic class of rdma packets, 0 to 255");
   v("rdma-mtu", rdma_mtu, "most bytes in an rdma packet, 256 to 4096; 0: what the port has");
+  v("rdma-control", rdma_control,
+    "address where peers ask for rdma connections; empty: a free port of the first data address");
+  v("rdma-pkey", rdma_pkey, "partition key of rdma, such as 32786; 0: the first one of the port");
+  v("rdma-service-level", rdma_service_level, "service level of rdma packets, 0 to 15");
+  v("rdma-flow-label", rdma_flow_label, "flow label of rdma packets, 0 to 1048575");
   v("slice", slice, "bytes a slice, 64KiB or more");
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
   v("max-failover-attempts", max_failover_attempts,
@@ -97,6 +102,15 @@ static Result<> check_numbers(const EngineOptions& o) {
   const uint32_t mtu = o.rdma_mtu;
   if (mtu != 0 && (mtu < 256 || mtu > 4096 || !std::has_single_bit(mtu)))
     return fail(Code::kInvalid, "rdma-mtu %u: want 256, 512, 1024, 2048, 4096, or 0", mtu);
+  if (o.rdma_pkey > 0xffff)
+    return fail(Code::kInvalid, "rdma-pkey %u: want 1 to 65535, or 0", o.rdma_pkey);
+  if (o.rdma_service_level > 15)
+    return fail(Code::kInvalid, "rdma-service-level %u: want 0 to 15", o.rdma_service_level);
+  if (o.rdma_flow_label >= 1u << 20)
+    return fail(Code::kInvalid, "rdma-flow-label %u: want 0 to 1048575", o.rdma_flow_label);
+  if (!o.rdma_control.empty())
+    if (const auto address = io::parse_address(o.rdma_control); !address)
+      return fail(Code::kInvalid, "rdma-control: %s", address.error().what.c_str());
   return {};
 }
 
@@ -238,8 +252,10 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
   rdma::RdmaConfig config;
   config.node = options.node;
   config.secret = secret;
-  // The host of the first data address, and any port.
-  if (!options.data.empty()) {
+  // By default the host of the first data address, and any port.
+  if (!options.rdma_control.empty()) {
+    config.listen = options.rdma_control;
+  } else if (!options.data.empty()) {
     MC_TRY(const io::Address address, io::parse_address(options.data.front()));
     config.listen = io::Address{address.host, 0}.text();
   }
@@ -250,6 +266,9 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
   config.gid_index = options.gid_index;
   config.traffic_class = options.traffic_class;
   config.mtu = options.rdma_mtu;
+  config.pkey = options.rdma_pkey;
+  config.service_level = options.rdma_service_level;
+  config.flow_label = options.rdma_flow_label;
   config.sysfs = options.sysfs;
   config.spray.scheduler = options.scheduler;
   config.nic_inflight = nic_inflight.get();

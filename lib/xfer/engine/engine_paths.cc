@@ -28,6 +28,23 @@ std::string reason(const Peer& peer, const BufferInfo& buffer, const std::string
   return usable ? "it reaches that memory" : "it does not reach that memory";
 }
 
+// Devices that rdma does not use, and why not.
+void add_left_out(std::vector<Path>& paths) {
+  std::string why;
+  for (const rdma::DeviceLeftOut& device : rdma::devices_left_out())
+    why += (why.empty() ? "" : "; ") + device.name + " is left out: " + device.why;
+  if (why.empty()) return;
+  for (Path& p : paths) {
+    if (p.transport != "rdma") continue;
+    p.why += "; " + why;
+    return;
+  }
+  Path none;
+  none.transport = "rdma";
+  none.why = std::move(why);
+  paths.push_back(std::move(none));
+}
+
 }  // namespace
 
 Result<std::vector<Path>> Engine::paths(SegmentHandle segment, uint64_t offset, Op op,
@@ -51,6 +68,7 @@ Result<std::vector<Path>> Engine::paths(SegmentHandle segment, uint64_t offset, 
     chosen = chosen || p.chosen;
     out.push_back(std::move(p));
   }
+  if (impl_->allowed("rdma")) add_left_out(out);
   return out;
 }
 

@@ -9,5 +9,6 @@ Result<Rdma> open(Sink&, const Registry&, const Clock&, Metrics&, RdmaConfig) {
 }
 
 std::vector<std::string> device_names() { return {}; }
+std::vector<DeviceLeftOut> devices_left_out() { return {}; }
 
 }  // namespace mc::xfer::rdma

@@ -8,7 +8,10 @@ namespace mc::xfer {
 NicTiers::NicTiers(const topo::Machine& machine) {
   for (size_t i = 0; i < machine.gpus.size(); ++i)
     gpus_[machine.gpus[i].at.pci] = {machine.gpus[i].at.numa, static_cast<int>(i)};
-  for (const topo::GpuTiers& row : topo::tier_table(machine).gpus)
+  const topo::TierTable table = topo::tier_table(machine);
+  for (const topo::RdmaDevice& device : machine.rdma)
+    beside_[device.name] = topo::nearest_gpu(table, device.name);
+  for (const topo::GpuTiers& row : table.gpus)
     for (size_t t = 0; t < row.tiers.size(); ++t)
       for (const std::string& nic : row.tiers[t]) {
         auto& of_nic = tiers_[nic];
@@ -25,6 +28,11 @@ MemoryLocation NicTiers::gpu(const std::string& pci) const {
 std::vector<uint8_t> NicTiers::of(const std::string& nic) const {
   const auto known = tiers_.find(nic);
   return known == tiers_.end() ? std::vector<uint8_t>() : known->second;
+}
+
+std::string NicTiers::gpu_beside(const std::string& nic) const {
+  const auto known = beside_.find(nic);
+  return known == beside_.end() ? std::string() : known->second;
 }
 
 }  // namespace mc::xfer

@@ -21,10 +21,13 @@ class NicTiers {
   MemoryLocation gpu(const std::string& pci) const;
   // 1 to 3 for each GPU, by its number. Empty for a device that the rule leaves out.
   std::vector<uint8_t> of(const std::string& nic) const;
+  // The GPU that the device is beside: "gpu 3"; "" for a device that is beside none.
+  std::string gpu_beside(const std::string& nic) const;
 
  private:
   std::map<std::string, MemoryLocation> gpus_;         // by PCI address
   std::map<std::string, std::vector<uint8_t>> tiers_;  // by device
+  std::map<std::string, std::string> beside_;          // by device
 };
 
 }  // namespace mc::xfer

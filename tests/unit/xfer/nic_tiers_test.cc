@@ -41,6 +41,10 @@ TEST_SUITE("nic tiers") {
     CHECK(tiers.of("c") == Row{3, 1});
     for (const char* left_out : {"rxe0", "dark", "nobody"}) CHECK(tiers.of(left_out).empty());
     CHECK(NicTiers().of("a").empty());
+    CHECK(tiers.gpu_beside("a") == "gpu 0");
+    CHECK(tiers.gpu_beside("c") == "gpu 1");
+    for (const char* elsewhere : {"b", "rxe0", "dark", "nobody"})
+      CHECK(tiers.gpu_beside(elsewhere).empty());
   }
 
   TEST_CASE("a GPU is found by its address in any spelling") {

@@ -11,6 +11,21 @@ namespace {
 
 constexpr size_t kAskedMax = 4096;
 
+Result<GuardRaised> raise_in(const Registry& registry, const RaiseGuard& m) {
+  if (m.generation != registry.generation().n)
+    return fail(Code::kStale, "the segment has a newer generation");
+  MC_TRY(const BufferPtr buffer, registry.pin(m.offset, 8));
+  if (!buffer->writable) return fail(Code::kDenied, "the memory is read-only");
+  std::byte* const word = buffer->data + (m.offset - buffer->offset);
+  if (buffer->backend != nullptr || reinterpret_cast<uintptr_t>(word) % 8 != 0)
+    return fail(Code::kInvalid, "no guard can be at %llu",
+                static_cast<unsigned long long>(m.offset));
+  if (!raise_guard_word(word, m.value))
+    return fail(Code::kStale, "the guard at %llu is newer already",
+                static_cast<unsigned long long>(m.offset));
+  return GuardRaised{};
+}
+
 }  // namespace
 
 void Host::answer(rpc::Server& server) {
@@ -18,7 +33,17 @@ void Host::answer(rpc::Server& server) {
       [this](const OpenQueuePair& m, const rpc::Call&) { return open_pair(m); });
   server.on<CloseQueuePair>(
       [this](const CloseQueuePair& m, const rpc::Call&) { return close_pair(m); });
-  server.on<RaiseGuard>([this](const RaiseGuard& m, const rpc::Call&) { return raise(m); });
+  server.on<KeepQueuePairs>(
+      [this](const KeepQueuePairs& m, const rpc::Call&) -> Result<QueuePairsKept> {
+        MC_TRY_(entitled(m.secret));
+        for (size_t i = 0; i < std::min(m.nics.size(), m.numbers.size()); ++i)
+          served_.heard(m.nics[i], m.numbers[i]);
+        return QueuePairsKept{};
+      });
+  server.on<RaiseGuard>([this](const RaiseGuard& m, const rpc::Call&) -> Result<GuardRaised> {
+    MC_TRY_(entitled(m.secret));
+    return raise_in(registry_, m);
+  });
 }
 
 Result<> Host::entitled(const wire::Blob& secret) const {
@@ -33,7 +58,9 @@ Result<QueuePairOpened> Host::open_pair(const OpenQueuePair& m) {
   if (device == nullptr && m.nic < nics_.size())
     return fail(Code::kBusy, "its %s is not there", nics_[m.nic]->name.c_str());
   if (device == nullptr) return fail(Code::kInvalid, "it has no RDMA device %u", m.nic);
-  MC_TRY(auto pair, device->make_queue_pair());
+  if (!device->port()->up)
+    return fail(Code::kBusy, "the port of its %s is down", nics_[m.nic]->name.c_str());
+  MC_TRY(auto pair, device->make_queue_pair(true));
   const QpAddress asker{m.mine.number, m.mine.psn,   m.mine.lid,
                         m.mine.mtu,    m.mine.reads, m.mine.gid.bytes};
   MC_TRY_(pair->connect(asker, true, config_.peer_timeout));
@@ -70,22 +97,6 @@ void Host::fence(std::span<FencedRange> ranges) {
     }
     if (range.nics == 0 || !served_.fenced(range.nics)) range.done = false;
   }
-}
-
-Result<GuardRaised> Host::raise(const RaiseGuard& m) {
-  MC_TRY_(entitled(m.secret));
-  if (m.generation != registry_.generation().n)
-    return fail(Code::kStale, "the segment has a newer generation");
-  MC_TRY(const BufferPtr buffer, registry_.pin(m.offset, 8));
-  if (!buffer->writable) return fail(Code::kDenied, "the memory is read-only");
-  std::byte* const word = buffer->data + (m.offset - buffer->offset);
-  if (buffer->backend != nullptr || reinterpret_cast<uintptr_t>(word) % 8 != 0)
-    return fail(Code::kInvalid, "no guard can be at %llu",
-                static_cast<unsigned long long>(m.offset));
-  if (!raise_guard_word(word, m.value))
-    return fail(Code::kStale, "the guard at %llu is newer already",
-                static_cast<unsigned long long>(m.offset));
-  return GuardRaised{};
 }
 
 }  // namespace mc::xfer::rdma

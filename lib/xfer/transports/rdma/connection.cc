@@ -1,6 +1,7 @@
 #include "xfer/transports/rdma/connection.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace mc::xfer::rdma {
 
@@ -8,7 +9,7 @@ Connection::~Connection() {
   pair_.reset();
   uint32_t unanswered = 0;
   for (const Mark& mark : marks_) unanswered += mark.requests;
-  device_->give_room(unanswered);
+  device_->room().give(unanswered);
 }
 
 Result<> Connection::find_slot(Flight& flight) {
@@ -78,8 +79,12 @@ void Connection::fill(const Flight& f, uint64_t i, ibv_send_wr& wr, ibv_sge& sge
 
 Result<> Connection::post() {
   while (!unposted_.empty() && free_ > 0 && status_ == IBV_WC_SUCCESS) {
-    const uint32_t room = std::min(kChain, free_);
-    if (!device_->take_room(room)) return {};  // completions will make some, and post again
+    CompletionRoom& queue = device_->room();
+    const uint32_t room = std::min({kChain, free_, queue.entries()});
+    if (!queue.take(room)) {
+      queue.wait(id_);  // any completion of the device makes some, and then this is called again
+      if (!queue.take(room)) return {};
+    }
     Requests requests;
     Pieces pieces;
     uint32_t n = 0;
@@ -99,7 +104,7 @@ Result<> Connection::post() {
       marks_.push_back(std::move(mark));
       if (flight->next == flight->total) unposted_.pop_front();
     }
-    device_->give_room(room - n);
+    queue.give(room - n);
     free_ -= n;
     MC_TRY_(pair_->post(&requests[0]));
   }
@@ -119,7 +124,7 @@ bool Connection::completed(const ibv_wc& wc, std::vector<Done>* done) {
     const Mark mark = std::move(marks_.front());
     marks_.pop_front();
     free_ += mark.requests;
-    device_->give_room(mark.requests);
+    device_->room().give(mark.requests);
     Flight& f = *mark.flight;
     if (--f.unanswered == 0 && f.next == f.total) ended(mark.flight, done);
   }
@@ -145,6 +150,10 @@ void Connection::ended(const FlightPtr& flight, std::vector<Done>* done) {
     unposted_.push_back(flight);
     return;
   }
+  if (outcome && flight->bounce != nullptr)
+    for (uint64_t row = 0; row < flight->piece.rows; ++row)
+      std::memcpy(flight->into + row * flight->into_stride,
+                  flight->local + row * flight->piece.local_stride, flight->piece.bytes);
   if (flight->slot >= 0) free_slots_.push_back(flight->slot);
   done->push_back({flight, std::move(outcome)});
   const auto it = std::find(flights_.begin(), flights_.end(), flight);

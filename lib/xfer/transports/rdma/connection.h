@@ -30,7 +30,10 @@ struct Flight {
   uint32_t rkey = 0;
   bool guarded = false;
   uint64_t guard_at = 0, expected = 0;
-  RegionPtr region;  // of the local memory; null: inline
+  RegionPtr region;           // of the local memory; null: inline
+  BouncePtr bounce;           // what is read arrives there first; null: at its place
+  std::byte* into = nullptr;  // then this is its place
+  uint64_t into_stride = 0;
   Time since{};
   // ---- the connection's
   bool checking = false;         // the guard, before a write
@@ -46,7 +49,7 @@ class Connection {
   static constexpr size_t kFlightsMax = 64;
 
   Connection(uint32_t id, DevicePtr device, std::unique_ptr<QueuePair> pair)
-      : id_(id), device_(std::move(device)), pair_(std::move(pair)) {}
+      : id_(id), device_(std::move(device)), pair_(std::move(pair)), free_(pair_->depth()) {}
   ~Connection();  // nothing of it moves any more
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -55,6 +58,7 @@ class Connection {
   const DevicePtr& device() const { return device_; }
   QueuePair& pair() { return *pair_; }
   uint32_t inline_max() const { return pair_->inline_max(); }
+  bool unposted() const { return !unposted_.empty(); }  // waits for room, here or on the device
   bool full() const { return flights_.size() >= kFlightsMax; }
   const std::vector<FlightPtr>& flights() const { return flights_; }
 
@@ -98,7 +102,7 @@ class Connection {
   const uint32_t id_;
   const DevicePtr device_;
   std::unique_ptr<QueuePair> pair_;
-  uint32_t free_ = QueuePair::kDepth, next_seq_ = 1;
+  uint32_t free_, next_seq_ = 1;
   std::deque<Mark> marks_;
   std::deque<FlightPtr> unposted_;
   std::vector<FlightPtr> flights_;

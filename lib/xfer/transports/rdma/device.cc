@@ -6,13 +6,13 @@
 #include <cerrno>
 #include <cstring>
 
-#include "io/file.h"
+#include "base/log.h"
+#include "base/random.h"
 
 namespace mc::xfer::rdma {
 namespace {
 
 constexpr uint32_t kReadsMax = 16;
-const uint8_t kMappedPrefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 Result<> non_blocking(int fd) {
   const int flags = ::fcntl(fd, F_GETFL);
@@ -25,34 +25,6 @@ Failure refused(int error, const std::string& device, const char* what) {
   return fail(Code::kUnavailable, "%s: %s: %s", device.c_str(), what, std::strerror(error));
 }
 
-// Higher is better: routable RoCE v2 first, what has no use at all is 0.
-int worth(uint32_t type, const ibv_gid& gid) {
-  static const ibv_gid none{};
-  if (std::memcmp(&gid, &none, sizeof gid) == 0) return 0;
-  const bool mapped = std::memcmp(gid.raw, kMappedPrefix, sizeof kMappedPrefix) == 0;
-  const bool local = gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80;
-  return (type == IBV_GID_TYPE_ROCE_V2 ? 4 : 1) + (mapped ? 2 : local ? 0 : 1);
-}
-
-uint64_t speed_of(const ibv_port_attr& port) {
-  static const uint64_t lanes[] = {1, 4, 8, 12, 2};  // by the bit that is set
-  uint64_t lane = 0, width = 1;
-  switch (port.active_speed) {
-    case 1: lane = 2500; break;
-    case 2: lane = 5000; break;
-    case 4:
-    case 8: lane = 10000; break;
-    case 16: lane = 14000; break;
-    case 32: lane = 25000; break;
-    case 64: lane = 50000; break;
-    case 128: lane = 100000; break;
-    default: break;
-  }
-  for (size_t bit = 0; bit < std::size(lanes); ++bit)
-    if (port.active_width == 1u << bit) width = lanes[bit];
-  return lane * width;
-}
-
 }  // namespace
 
 void Region::revoke() {
@@ -61,14 +33,28 @@ void Region::revoke() {
 
 // ---- queue pairs
 
-QueuePair::QueuePair(DevicePtr device, ibv_qp* qp, uint32_t inline_max)
-    : device_(std::move(device)), qp_(qp), inline_max_(inline_max), psn_(qp->qp_num & 0xffffff) {}
+// Packet numbers begin anywhere, so that old packets of a peer that returns are not taken for new
+// ones.
+QueuePair::QueuePair(DevicePtr device, ibv_qp* qp, const ibv_qp_cap& has)
+    : device_(std::move(device)),
+      port_(device_->port()),
+      qp_(qp),
+      inline_max_(has.max_inline_data),
+      depth_(has.max_send_wr),
+      psn_(static_cast<uint32_t>(fresh_seed()) & 0xffffff) {
+  if (depth_ > 1) device_->posting_pairs_.fetch_add(1);
+}
 
-QueuePair::~QueuePair() { device_->verbs().destroy_qp(qp_); }
+QueuePair::~QueuePair() {
+  device_->verbs().destroy_qp(qp_);
+  if (depth_ > 1) device_->posting_pairs_.fetch_sub(1);
+}
 
 QpAddress QueuePair::address() const {
-  return {qp_->qp_num, psn_, device_->lid(), device_->mtu(), device_->reads_max(), device_->gid()};
+  return {qp_->qp_num, psn_, port_->lid, port_->mtu, device_->reads_max(), port_->gid};
 }
+
+bool QueuePair::outdated() const { return !port_->same_path(*device_->port()); }
 
 Result<> QueuePair::post(ibv_send_wr* first) {
   ibv_send_wr* bad = nullptr;
@@ -86,22 +72,29 @@ uint8_t ack_timeout(Duration peer_timeout) {
   return n;
 }
 
-ibv_qp_attr path_to(const QpAddress& peer, const Device& device) {
+bool other_subnet(const std::string& a, const std::string& b) {
+  return a.compare(0, 8, b, 0, 8) != 0;  // the prefix of a GID
+}
+
+ibv_qp_attr path_to(const QpAddress& peer, const PortFacts& own, const Device& device) {
+  const RdmaConfig& config = device.config();
   ibv_qp_attr a{};
   a.qp_state = IBV_QPS_RTR;
-  a.path_mtu = static_cast<ibv_mtu>(std::clamp(std::min(peer.mtu, device.mtu()), 1u, 5u));
+  a.path_mtu = static_cast<ibv_mtu>(std::clamp(std::min(peer.mtu, own.mtu), 1u, 5u));
   a.dest_qp_num = peer.number;
   a.rq_psn = peer.psn;
   a.max_dest_rd_atomic = static_cast<uint8_t>(std::min(peer.reads, device.reads_max()));
   a.min_rnr_timer = 12;
-  a.ah_attr.port_num = device.port();
+  a.ah_attr.port_num = own.port;
+  a.ah_attr.sl = static_cast<uint8_t>(config.service_level);
   a.ah_attr.dlid = static_cast<uint16_t>(peer.lid);
-  if (device.ethernet() || peer.lid == 0) {
+  if (own.ethernet || own.global || peer.lid == 0 || other_subnet(own.gid, peer.gid)) {
     a.ah_attr.is_global = 1;
     std::memcpy(&a.ah_attr.grh.dgid, peer.gid.data(), sizeof a.ah_attr.grh.dgid);
-    a.ah_attr.grh.sgid_index = static_cast<uint8_t>(device.gid_index());
+    a.ah_attr.grh.flow_label = config.flow_label;
+    a.ah_attr.grh.sgid_index = static_cast<uint8_t>(own.gid_index);
     a.ah_attr.grh.hop_limit = 64;
-    a.ah_attr.grh.traffic_class = device.traffic_class();
+    a.ah_attr.grh.traffic_class = static_cast<uint8_t>(config.traffic_class);
   }
   return a;
 }
@@ -114,12 +107,13 @@ Result<> QueuePair::connect(const QpAddress& peer, bool serves, Duration peer_ti
   const Verbs& v = device_->verbs();
   ibv_qp_attr init{};
   init.qp_state = IBV_QPS_INIT;
-  init.port_num = device_->port();
+  init.port_num = port_->port;
+  init.pkey_index = port_->pkey_index;
   init.qp_access_flags = serves ? IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE : 0;
   int error =
       v.modify_qp(qp_, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (error != 0) return refused(error, device_->name(), "queue pair to INIT");
-  ibv_qp_attr path = path_to(peer, *device_);
+  ibv_qp_attr path = path_to(peer, *port_, *device_);
   error = v.modify_qp(qp_, &path,
                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                           IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
@@ -138,38 +132,72 @@ Result<> QueuePair::connect(const QpAddress& peer, bool serves, Duration peer_ti
   return {};
 }
 
-Result<std::unique_ptr<QueuePair>> Device::make_queue_pair() {
-  for (const uint32_t inline_max : {QueuePair::kInline, 64u, 0u}) {
+Result<std::unique_ptr<QueuePair>> Device::make_queue_pair(bool serves) {
+  if (!serves) grow_completions();
+  for (const uint32_t inline_max : {serves ? 0u : QueuePair::kInline, serves ? 0u : 64u, 0u}) {
     ibv_qp_init_attr init{};
     init.send_cq = init.recv_cq = cq_;
     init.qp_type = IBV_QPT_RC;
-    init.cap.max_send_wr = depth_;
+    init.cap.max_send_wr = serves ? 1 : depth_;
     init.cap.max_recv_wr = 1;
     init.cap.max_send_sge = init.cap.max_recv_sge = 1;
     init.cap.max_inline_data = inline_max;
-    if (ibv_qp* qp = verbs_.create_qp(pd_, &init))
-      return std::make_unique<QueuePair>(shared_from_this(), qp, init.cap.max_inline_data);
+    const uint32_t depth = init.cap.max_send_wr;
+    if (ibv_qp* qp = verbs_.create_qp(pd_, &init)) {
+      init.cap.max_send_wr = depth;  // a device may give more, and no more is used
+      return std::make_unique<QueuePair>(shared_from_this(), qp, init.cap);
+    }
     if (errno != EINVAL && errno != ENOMEM) break;
   }
   return refused(errno, name_, "create a queue pair");
 }
 
+// All queue pairs that post shall have room for all they may post, as far as the device goes.
+void Device::grow_completions() {
+  const uint32_t has = room_.entries();
+  const uint64_t wanted = uint64_t{posting_pairs_.load() + 1} * depth_;
+  if (wanted <= has || has >= completions_max_ || verbs_.resize_cq == nullptr) return;
+  const auto entries = static_cast<uint32_t>(
+      std::min<uint64_t>(completions_max_, std::max<uint64_t>(wanted, 2 * uint64_t{has})));
+  if (verbs_.resize_cq(cq_, static_cast<int>(entries)) == 0) room_.set_entries(entries);
+}
+
 // ---- devices
 
-Result<std::vector<std::string>> Device::names(const Verbs& verbs) {
+namespace {
+
+// Empty: its queue pairs are connected by what two ends tell each other.
+std::string why_left_out(const ibv_device& device) {
+  switch (device.transport_type) {
+    case IBV_TRANSPORT_IB: return {};
+    case IBV_TRANSPORT_IWARP: return "an iWARP device: its connections need rdma_cm";
+    default: return "not InfiniBand or RoCE (EFA, usNIC): it has no reliable connections";
+  }
+}
+
+}  // namespace
+
+Result<std::vector<std::string>> Device::names(const Verbs& verbs,
+                                               std::vector<DeviceLeftOut>* left_out) {
   int count = 0;
   ibv_device** list = verbs.get_device_list(&count);
   if (list == nullptr)  // a kernel without RDMA says ENOSYS
     return fail(Code::kUnsupported, "no RDMA devices: %s", std::strerror(errno));
   std::vector<std::string> out;
-  for (int i = 0; i < count; ++i) out.emplace_back(verbs.get_device_name(list[i]));
+  for (int i = 0; i < count; ++i) {
+    std::string why = why_left_out(*list[i]);
+    if (why.empty())
+      out.emplace_back(verbs.get_device_name(list[i]));
+    else if (left_out != nullptr)
+      left_out->push_back({verbs.get_device_name(list[i]), std::move(why)});
+  }
   verbs.free_device_list(list);
   return out;
 }
 
 Result<DevicePtr> Device::open(const Verbs& verbs, const std::string& name,
                                const RdmaConfig& config, uint64_t epoch) {
-  DevicePtr device(new Device(verbs));
+  DevicePtr device(new Device(verbs, config));
   device->name_ = name;
   device->epoch_ = epoch;
   int count = 0;
@@ -183,11 +211,11 @@ Result<DevicePtr> Device::open(const Verbs& verbs, const std::string& name,
   verbs.free_device_list(list);
   if (found == nullptr) return fail(Code::kNotFound, "no RDMA device '%s'", name.c_str());
   if (device->context_ == nullptr) return refused(error, name, "open");
-  MC_TRY_(device->set_up(config));
+  MC_TRY_(device->set_up());
   return device;
 }
 
-Result<> Device::set_up(const RdmaConfig& config) {
+Result<> Device::set_up() {
   ibv_device_attr attr{};
   if (const int error = verbs_.query_device(context_, &attr); error != 0)
     return refused(error, name_, "query");
@@ -195,78 +223,46 @@ Result<> Device::set_up(const RdmaConfig& config) {
   reads_max_ =
       std::min({kReadsMax, positive(attr.max_qp_rd_atom), positive(attr.max_qp_init_rd_atom)});
   depth_ = std::min(QueuePair::kDepth, positive(attr.max_qp_wr));
-  completions_ = std::min<uint32_t>(kCompletions, positive(attr.max_cqe));
-  MC_TRY_(choose_port());
-  ibv_port_attr port{};
-  if (const int error = verbs_.query_port(context_, port_, &port); error != 0)
-    return refused(error, name_, "query its port");
-  lid_ = port.lid;
-  mtu_ = static_cast<uint32_t>(port.active_mtu);
-  for (uint32_t wanted = 1; wanted <= 5; ++wanted)
-    if (config.mtu == 128u << wanted) mtu_ = std::min(mtu_, wanted);
-  ethernet_ = port.link_layer == IBV_LINK_LAYER_ETHERNET;
-  speed_mbit_ = speed_of(port);
-  traffic_class_ = static_cast<uint8_t>(config.traffic_class);
-  MC_TRY_(choose_gid(config, port.gid_tbl_len));
+  completions_max_ = positive(attr.max_cqe);
+  MC_TRY(PortFacts read, read_port(verbs_, context_, name_, config_));
+  if (!read.up)
+    log_warn("xfer", "rdma: the port of %s is down, or has no address yet", name_.c_str());
+  {
+    Lock lock(mutex_);
+    facts_ = std::make_shared<const PortFacts>(std::move(read));
+  }
   pd_ = verbs_.alloc_pd(context_);
   if (pd_ == nullptr) return refused(errno, name_, "protection domain");
   channel_ = verbs_.create_comp_channel(context_);
   if (channel_ == nullptr) return refused(errno, name_, "completion channel");
-  cq_ = verbs_.create_cq(context_, static_cast<int>(completions_), nullptr, channel_, 0);
+  const uint32_t entries = std::min(kCompletions, completions_max_);
+  cq_ = verbs_.create_cq(context_, static_cast<int>(entries), nullptr, channel_, 0);
   if (cq_ == nullptr) return refused(errno, name_, "completion queue");
+  room_.set_entries(entries);
   MC_TRY_(non_blocking(channel_->fd));
   return non_blocking(context_->async_fd);
 }
 
-// The first port that is active, else the first.
-Result<> Device::choose_port() {
-  ibv_device_attr attr{};
-  if (const int error = verbs_.query_device(context_, &attr); error != 0)
-    return refused(error, name_, "query");
-  for (uint8_t p = 1; p <= attr.phys_port_cnt; ++p) {
-    ibv_port_attr port{};
-    if (verbs_.query_port(context_, p, &port) != 0 || port.state != IBV_PORT_ACTIVE) continue;
-    port_ = p;
-    break;
-  }
-  return {};
+std::shared_ptr<const PortFacts> Device::port() const {
+  Lock lock(mutex_);
+  return facts_;
 }
 
-Result<> Device::choose_gid(const RdmaConfig& config, int entries) {
-  int best = -1, best_worth = 0;
-  ibv_gid chosen{};
-  for (int i = 0; i < entries; ++i) {
-    if (config.gid_index >= 0 && i != config.gid_index) continue;
-    ibv_gid gid{};
-    if (verbs_.query_gid(context_, port_, i, &gid) != 0) continue;
-    uint32_t type = IBV_GID_TYPE_ROCE_V1;
-    ibv_gid_entry entry{};
-    if (verbs_.query_gid_ex != nullptr) {
-      if (verbs_.query_gid_ex(context_, port_, static_cast<uint32_t>(i), &entry, 0, sizeof entry) ==
-          0)
-        type = entry.gid_type;
-    } else if (io::read_file("/sys/class/infiniband/" + name_ + "/ports/" + std::to_string(port_) +
-                             "/gid_attrs/types/" + std::to_string(i))
-                   .value_or("")
-                   .find("v2") != std::string::npos) {
-      type = IBV_GID_TYPE_ROCE_V2;
-    }
-    const int w = worth(type, gid);
-    if (w <= best_worth) continue;
-    best = i;
-    best_worth = w;
-    chosen = gid;
-    if (!ethernet_) break;
+// A port that is down keeps what it had: most come back as they were.
+bool Device::reread_port() {
+  auto read = read_port(verbs_, context_, name_, config_);
+  if (!read) log_warn("xfer", "rdma: %s", read.error().what.c_str());
+  Lock lock(mutex_);
+  const bool up = read && read->up;
+  const bool moved = up && !facts_->same_path(*read);
+  if (moved) {
+    facts_ = std::make_shared<const PortFacts>(std::move(*read));
+  } else if (up != facts_->up) {
+    PortFacts now = *facts_;
+    now.up = up;
+    facts_ = std::make_shared<const PortFacts>(std::move(now));
   }
-  if (best < 0 && config.gid_index >= 0)
-    return fail(Code::kInvalid, "%s has no GID %d: see ibv_devinfo -v, or leave --gid-index auto",
-                name_.c_str(), config.gid_index);
-  if (best < 0 && ethernet_)
-    return fail(Code::kUnavailable, "%s has no GID: does its interface have an address?",
-                name_.c_str());
-  gid_index_ = std::max(best, 0);
-  gid_.assign(reinterpret_cast<const char*>(chosen.raw), sizeof chosen.raw);
-  return {};
+  return moved;
 }
 
 Device::~Device() {
@@ -276,18 +272,13 @@ Device::~Device() {
   if (context_ != nullptr) verbs_.close_device(context_);
 }
 
-bool Device::port_active() const {
-  ibv_port_attr port{};
-  return verbs_.query_port(context_, port_, &port) == 0 && port.state == IBV_PORT_ACTIVE;
-}
-
 Result<RegionPtr> Device::register_memory(std::byte* data, uint64_t bytes, int access) {
   ibv_mr* mr = verbs_.register_mr(pd_, data, bytes, access);
   if (mr == nullptr)
     return fail(Code::kUnsupported, "%s: register %s of memory: %s%s", name_.c_str(),
                 rounded_bytes_text(bytes).c_str(), std::strerror(errno),
                 errno == ENOMEM ? " (raise the memlock limit: ulimit -l)" : "");
-  return std::make_shared<Region>(shared_from_this(), mr);
+  return std::make_shared<Region>(shared_from_this(), mr, access);
 }
 
 Result<RegionPtr> Device::register_dmabuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address,
@@ -298,18 +289,10 @@ Result<RegionPtr> Device::register_dmabuf(int fd, uint64_t offset, uint64_t byte
   if (mr == nullptr)
     return fail(Code::kUnsupported, "%s: register %s of a dma-buf: %s", name_.c_str(),
                 rounded_bytes_text(bytes).c_str(), std::strerror(errno));
-  return std::make_shared<Region>(shared_from_this(), mr);
+  return std::make_shared<Region>(shared_from_this(), mr, access);
 }
 
 // ---- completions and events
-
-bool Device::take_room(uint32_t requests) {
-  if (under_way_.fetch_add(requests) + requests <= completions_) return true;
-  under_way_.fetch_sub(requests);
-  return false;
-}
-
-void Device::give_room(uint32_t requests) { under_way_.fetch_sub(requests); }
 
 size_t Device::poll(std::span<ibv_wc> out) {
   const int n = ibv_poll_cq(cq_, static_cast<int>(out.size()), out.data());

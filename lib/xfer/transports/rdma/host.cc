@@ -9,6 +9,7 @@ namespace mc::xfer::rdma {
 namespace {
 
 constexpr Duration kReopenEvery = std::chrono::milliseconds(250);
+constexpr size_t kClientsMax = 1024;
 
 // The CPUs of a NUMA node.
 std::vector<int> cpus_of(const topo::Machine& machine, int node) {
@@ -64,7 +65,8 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
       config_(std::move(config)),
       regions_(clock, metrics, names.size()),
       loop_(clock),
-      served_(metrics.gauge("mc_xfer_rdma_served_queue_pairs", "queue pairs held for peers")) {
+      served_(metrics.gauge("mc_xfer_rdma_served_queue_pairs", "queue pairs held for peers")),
+      kept_(loop_, [this](const std::string& control) { return client(control); }) {
   // Where the kernel does not tell, nothing is near or far.
   const topo::Machine machine = topo::discover_sysfs(config_.sysfs).value_or(topo::Machine());
   tiers_ = NicTiers(machine);
@@ -80,7 +82,13 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
 Result<std::shared_ptr<Host>> Host::open(const Registry& registry, const Clock& clock,
                                          Metrics& metrics, RdmaConfig config) {
   MC_TRY(const Verbs* verbs, load_verbs());
-  MC_TRY(const auto all, Device::names(*verbs));
+  std::vector<DeviceLeftOut> left_out;
+  MC_TRY(const auto all, Device::names(*verbs, &left_out));
+  for (const DeviceLeftOut& out : left_out)
+    log_warn("xfer", "rdma: %s is left out: %s", out.name.c_str(), out.why.c_str());
+  if (all.empty() && !left_out.empty())
+    return fail(Code::kUnsupported, "there is no RDMA device of use: %s is %s",
+                left_out[0].name.c_str(), left_out[0].why.c_str());
   if (all.empty()) return fail(Code::kUnsupported, "there is no RDMA device");
   MC_TRY(auto names, choose(all, config.nics));
   std::shared_ptr<Host> host(
@@ -166,12 +174,14 @@ void Host::describe_nics(SegmentDescriptor& segment) const {
     RdmaNic& info = segment.rdma.emplace_back();
     info.nic.name = nic->name;
     info.nic.numa = nic->numa;
+    info.nic.gpu = tiers_.gpu_beside(nic->name);
     const DevicePtr device = nic->device();
     if (device == nullptr) continue;
-    info.nic.speed_mbit = device->speed_mbit();
+    const auto port = device->port();
+    info.nic.speed_mbit = port->speed_mbit;
     info.epoch = device->epoch();
-    info.ethernet = device->ethernet();
-    info.gid.bytes = device->gid();
+    info.ethernet = port->ethernet;
+    info.gid.bytes = port->gid;
   }
 }
 
@@ -182,14 +192,21 @@ bool Host::drain(Nic& nic, bool wait) {
   return listener && listener->drain(nic, wait);
 }
 
-void Host::port_changed(Nic& nic, bool up) {
-  log_warn("xfer", "rdma: the port of %s is %s", nic.name.c_str(), up ? "up" : "down");
+void Host::port_changed(Nic& nic, bool up, bool moved) {
+  log_warn("xfer", "rdma: the port of %s is %s%s", nic.name.c_str(), up ? "up" : "down",
+           moved ? ", with another address or partition" : "");
+  if (moved)
+    post([this, n = &nic] {
+      served_.close_nic(n->index);  // peers make others, and hear of the new address then
+      const Calling listener(*this);
+      if (listener) listener->lost(*n, "has another address");
+    });
   const Calling listener(*this);
   if (listener) listener->port_changed(nic, up);
 }
 
 void Host::died(Nic& nic, const DevicePtr&) {
-  log_warn("xfer", "rdma: device %s is gone; reopening it", nic.name.c_str());
+  log_warn("xfer", "rdma: device %s failed, or is gone; reopening it", nic.name.c_str());
   post([this, n = &nic] { take_offline(*n); });
 }
 
@@ -197,24 +214,29 @@ void Host::take_offline(Nic& nic) {
   nic.use(nullptr);
   {
     const Calling listener(*this);
-    if (listener) listener->lost(nic);
+    if (listener) listener->lost(nic, "is gone");
   }
   served_.close_nic(nic.index);
   regions_.use(nic.index, nullptr);
-  loop_.after(kReopenEvery, [this, n = &nic] { reopen(*n); });
+  loop_.after(Duration(0), [this, n = &nic] { reopen(*n); });
 }
 
 void Host::reopen(Nic& nic) {
-  auto device = open_device(nic.name);
-  if (!device) {
+  auto opened = open_device(nic.name);
+  if (!opened) {
     loop_.after(kReopenEvery, [this, n = &nic] { reopen(*n); });
     return;
   }
-  log_info("xfer", "rdma: device %s is back", nic.name.c_str());
-  regions_.use(nic.index, *device);
-  nic.use(std::move(*device));
-  const Calling listener(*this);
-  if (listener) listener->back(nic);
+  // To register much memory takes long, and this thread has others to answer.
+  nic.run([this, n = &nic, device = std::move(*opened)] {
+    regions_.use(n->index, device);
+    post([this, n, device] {
+      log_info("xfer", "rdma: device %s is back", n->name.c_str());
+      n->use(device);
+      const Calling listener(*this);
+      if (listener) listener->back(*n);
+    });
+  });
 }
 
 }  // namespace mc::xfer::rdma

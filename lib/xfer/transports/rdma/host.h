@@ -16,6 +16,8 @@
 #include "rpc/client.h"
 #include "rpc/server.h"
 #include "xfer/rails/nic_tiers.h"
+#include "xfer/transports/rdma/config.h"
+#include "xfer/transports/rdma/kept_pairs.h"
 #include "xfer/transports/rdma/nic.h"
 #include "xfer/transports/rdma/regions.h"
 #include "xfer/transports/rdma/served_pairs.h"
@@ -31,7 +33,7 @@ class Host final : public Offer, private Nic::Events {
     virtual ~Listener() = default;
     virtual bool drain(Nic& nic, bool wait) = 0;
     virtual void port_changed(Nic& nic, bool up) = 0;
-    virtual void lost(Nic& nic) = 0;  // drop all queue pairs of its device
+    virtual void lost(Nic& nic, const char* why) = 0;  // drop all queue pairs on it
     virtual void back(Nic& nic) = 0;
   };
 
@@ -61,25 +63,24 @@ class Host final : public Offer, private Nic::Events {
   // ---- the control thread
   bool post(std::function<void()> task) { return loop_.post(std::move(task)); }
   io::Loop& loop() { return loop_; }
+  KeptPairs& kept() { return kept_; }
   Result<rpc::Client*> client(const std::string& address);  // on the control thread
 
  private:
   Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Metrics& metrics,
        RdmaConfig config, std::vector<std::string> names);
   bool drain(Nic& nic, bool wait) override;
-  void port_changed(Nic& nic, bool up) override;
+  void port_changed(Nic& nic, bool up, bool moved) override;
   void died(Nic& nic, const DevicePtr& device) override;
   void take_offline(Nic& nic);
   void reopen(Nic& nic);
   Result<DevicePtr> open_device(const std::string& name);
 
   // ---- what peers ask (accept.cc), on the control thread
-  static constexpr size_t kClientsMax = 1024;
   void answer(rpc::Server& server);
   Result<> entitled(const wire::Blob& secret) const;
   Result<QueuePairOpened> open_pair(const OpenQueuePair& m);
   Result<QueuePairClosed> close_pair(const CloseQueuePair& m);
-  Result<GuardRaised> raise(const RaiseGuard& m);
 
   const Verbs& verbs_;
   const Registry& registry_;
@@ -93,6 +94,7 @@ class Host final : public Offer, private Nic::Events {
   std::string address_;
   std::map<std::string, std::unique_ptr<rpc::Client>> clients_;
   ServedPairs served_;
+  KeptPairs kept_;
   std::thread thread_;
   Mutex mutex_;
   Condition quiet_;

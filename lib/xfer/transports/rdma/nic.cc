@@ -6,6 +6,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "base/log.h"
 
 namespace mc::xfer::rdma {
@@ -49,7 +51,7 @@ bool Nic::stopping() const {
 }
 
 void Nic::use(DevicePtr device) {
-  up_.store(device != nullptr && device->port_active());
+  up_.store(device != nullptr && device->port()->up);
   {
     Lock lock(mutex_);
     device_ = std::move(device);
@@ -63,10 +65,25 @@ DevicePtr Nic::device() const {
   return device_;
 }
 
+void Nic::run(std::function<void()> job) {
+  {
+    Lock lock(mutex_);
+    job_ = std::move(job);
+  }
+  changed_.notify_all();
+}
+
 DevicePtr Nic::wait_for_device() {
-  Lock lock(mutex_);
-  while (!stopping_ && (device_ == nullptr || device_->dead())) changed_.wait(mutex_);
-  return stopping_ ? nullptr : device_;
+  for (;;) {
+    std::function<void()> job;
+    {
+      Lock lock(mutex_);
+      while (!stopping_ && !job_ && (device_ == nullptr || device_->dead())) changed_.wait(mutex_);
+      if (stopping_ || !job_) return stopping_ ? nullptr : device_;
+      job = std::exchange(job_, nullptr);
+    }
+    job();
+  }
 }
 
 void Nic::wake() {
@@ -126,14 +143,35 @@ void Nic::doze(Device& device) {
   if (fds[2].revents != 0) (void)!::read(wake_.get(), &count, sizeof count);
 }
 
+namespace {
+
+// Something of the port may be another now.
+bool of_port(ibv_event_type event) {
+  switch (event) {
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_GID_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
 void Nic::take_events(const DevicePtr& device) {
   while (const auto event = device->next_event()) {
     log_info("xfer", "rdma: %s: %s", name.c_str(), device->verbs().event_type_str(*event));
-    if (*event == IBV_EVENT_PORT_ERR || *event == IBV_EVENT_PORT_ACTIVE) {
-      const bool up = device->port_active();  // several may have come since
-      up_.store(up);
-      events_->port_changed(*this, up);
-    } else if (*event == IBV_EVENT_DEVICE_FATAL) {
+    const bool port_event = *event == IBV_EVENT_PORT_ERR || *event == IBV_EVENT_PORT_ACTIVE;
+    if (of_port(*event)) {
+      const bool moved = device->reread_port();
+      const bool up = device->port()->up;  // several events may have come since
+      if (up_.exchange(up) != up || moved || port_event) events_->port_changed(*this, up, moved);
+    } else if ((*event == IBV_EVENT_DEVICE_FATAL || *event == IBV_EVENT_CQ_ERR) &&
+               !device->dead()) {
+      // Without its completion queue the device is of no use: it is opened anew.
       device->set_dead();
       up_.store(false);
       events_->died(*this, device);

@@ -7,6 +7,7 @@
 // Thread: any; the listener is called on the NIC's thread.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,7 +26,8 @@ class Nic {
     virtual ~Events() = default;
     // Handles what has completed. With `wait` also when another thread is about it just now.
     virtual bool drain(Nic& nic, bool wait) = 0;
-    virtual void port_changed(Nic& nic, bool up) = 0;
+    // `moved`: connections that were made before lead nowhere.
+    virtual void port_changed(Nic& nic, bool up, bool moved) = 0;
     virtual void died(Nic& nic, const DevicePtr& device) = 0;
   };
 
@@ -39,7 +41,9 @@ class Nic {
   Result<> start(Events& events);
   void stop();
   void use(DevicePtr device);  // null: it is gone
-  DevicePtr device() const;    // null: it is gone
+  // Runs a job that takes long on the NIC's thread, which has nothing else to do without a device.
+  void run(std::function<void()> job);
+  DevicePtr device() const;  // null: it is gone
   bool up() const { return up_.load(); }
   void kick();
   void wake();
@@ -65,6 +69,7 @@ class Nic {
   mutable Mutex mutex_;
   Condition changed_;
   DevicePtr device_ MC_GUARDED_BY(mutex_);
+  std::function<void()> job_ MC_GUARDED_BY(mutex_);
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::atomic<bool> up_{false}, asleep_{false}, armed_{false};
   std::atomic<uint32_t> callers_{0};  // that attend to it

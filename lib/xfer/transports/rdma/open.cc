@@ -18,4 +18,11 @@ std::vector<std::string> device_names() {
   return Device::names(**verbs).value_or(std::vector<std::string>{});
 }
 
+std::vector<DeviceLeftOut> devices_left_out() {
+  std::vector<DeviceLeftOut> out;
+  const auto verbs = load_verbs();
+  if (verbs) (void)Device::names(**verbs, &out);
+  return out;
+}
+
 }  // namespace mc::xfer::rdma

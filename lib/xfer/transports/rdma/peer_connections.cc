@@ -137,6 +137,19 @@ bool PeerConnections::carry(SlicePtr& slice) {
 bool PeerConnections::feed(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   bool any = false;
+  uint32_t broken = 0;
+  Error why;
+  {
+    Lock lock(e.mutex);
+    if (e.state == State::kReady && e.connection->unposted()) {  // it found no room on the device
+      any = true;
+      if (auto posted = e.connection->post(); !posted) {
+        broken = e.connection->id();
+        why = posted.error();
+      }
+    }
+  }
+  if (broken != 0) give_up(rail, broken, why, false);
   while (queue_.wanting() && nic_of(rail).up()) {
     size_t most = 1;  // of a rail that is not connected: it shows that the rail is wanted
     {
@@ -231,22 +244,39 @@ void PeerConnections::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
   if (attempts.empty()) return;
   const bool ready = claim(rail);
   bool wanted = false, missed = false;
-  uint32_t broken = 0;
+  uint32_t broken = 0, inline_max = 0;
+  DevicePtr device;
+  {
+    Lock lock(e.mutex);
+    if (ready && e.state == State::kReady) {
+      device = e.connection->device();
+      inline_max = e.connection->inline_max();
+    }
+  }
+  std::vector<Result<FlightPtr>> flights;
+  if (device != nullptr)
+    for (const AttemptPtr& a : attempts)
+      flights.push_back(prepare(
+          rail, device, inline_max,
+          {a->slice->op, a->local, a->piece, a->slice->guard, a->slice->device != nullptr}));
   Error why;
   {
     Lock lock(e.mutex);
-    missed = !ready && e.state == State::kReady;  // connected just now: nothing looks at `waiting`
+    // Connected just now: nothing looks at `waiting`.
+    missed = e.state == State::kReady && (!ready || e.connection->device() != device);
     if (e.state != State::kReady) {
       for (AttemptPtr& a : attempts) e.waiting.push_back(std::move(a));
       wanted = true;
     } else if (!missed) {
       Connection& c = *e.connection;
-      for (const AttemptPtr& a : attempts) {
-        auto flight = prepare(
-            rail, c,
-            {a->slice->op, a->local, a->piece, a->slice->guard, a->slice->device != nullptr});
-        if (flight) (*flight)->attempt = a;
-        auto added = flight ? c.add(*flight) : Result<>(fail(flight.error()));
+      for (size_t i = 0; i < attempts.size(); ++i) {
+        const AttemptPtr& a = attempts[i];
+        Result<> added = flights[i] ? find(e.route, c, a->slice->guard, **flights[i])
+                                    : Result<>(fail(flights[i].error()));
+        if (added) {
+          (*flights[i])->attempt = a;
+          added = c.add(*flights[i]);
+        }
         if (!added) refused.emplace_back(a, added.error());
       }
       if (auto posted = c.post(); !posted) {
@@ -254,6 +284,7 @@ void PeerConnections::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
         why = posted.error();
       }
     }
+    flights.clear();  // none keeps its memory registered for longer than it flies
   }
   if (missed)  // they are taken again
     for (const AttemptPtr& a : attempts) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
@@ -295,8 +326,8 @@ Result<> PeerConnections::find(const NicPair& route, const Connection& connectio
   return {};
 }
 
-Result<FlightPtr> PeerConnections::prepare(RailIndex rail, const Connection& connection,
-                                           const Cargo& cargo) const {
+Result<FlightPtr> PeerConnections::prepare(RailIndex rail, const DevicePtr& device,
+                                           uint32_t inline_max, const Cargo& cargo) const {
   const Piece& p = cargo.piece;
   const NicPair& route = endpoints_[rail]->route;
   auto flight = std::make_shared<Flight>();
@@ -304,12 +335,31 @@ Result<FlightPtr> PeerConnections::prepare(RailIndex rail, const Connection& con
   flight->local = cargo.local;
   flight->piece = p;
   flight->since = clock_.now();
-  MC_TRY_(find(route, connection, cargo.guard, *flight));
-  const bool small = p.rows == 1 && p.bytes <= connection.inline_max() && !cargo.device;
+  const bool small = p.rows == 1 && p.bytes <= inline_max && !cargo.device;
   if (flight->op == Op::kWrite && small) return flight;
-  MC_TRY(flight->region, transport_.host().regions().local(
-                             route.nic, connection.device(), cargo.local,
-                             span_of(p.bytes, p.rows, p.local_stride), flight->op == Op::kRead));
+  Regions& regions = transport_.host().regions();
+  const uint64_t span = span_of(p.bytes, p.rows, p.local_stride);
+  auto region = regions.known(route.nic, device, cargo.local, span, flight->op == Op::kRead);
+  if (region && *region == nullptr) {
+    const Attending::Pause pause;
+    region = regions.local(device, cargo.local, span, flight->op == Op::kRead);
+  }
+  if (region) {
+    flight->region = std::move(*region);
+    return flight;
+  }
+  if (flight->op == Op::kWrite || cargo.device) return fail(region.error());
+  // A file's pages, mostly: the bytes go there from memory that the NIC may write to.
+  const Attending::Pause pause;
+  MC_TRY(BouncePtr bounce, regions.bounce(route.nic, device, p.bytes * p.rows));
+  flight->bounce = BouncePtr(bounce.get(), [bounce, &regions, nic = route.nic](Bounce*) {
+    regions.give_back(nic, bounce);
+  });
+  flight->region = bounce->region;
+  flight->into = cargo.local;
+  flight->into_stride = p.local_stride;
+  flight->local = bounce->data.get();
+  flight->piece.local_stride = p.bytes;
   return flight;
 }
 

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "xfer/transports/rdma/connection.h"
@@ -45,18 +46,45 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   // While one lives its owner looks for completions, and the NICs' threads do not.
   class Attending {
    public:
-    explicit Attending(PeerConnections& connections) : connections_(connections) {
-      connections_.each_nic([](Nic& nic) { nic.attend(); });
+    explicit Attending(PeerConnections& connections)
+        : connections_(connections), outer_(std::exchange(here, this)) {
+      begin();
     }
     ~Attending() {
-      connections_.each_nic([](Nic& nic) { nic.leave(); });
-      connections_.kick();
+      here = outer_;
+      end();
     }
     Attending(const Attending&) = delete;
     Attending& operator=(const Attending&) = delete;
 
+    // While one lives the NICs' threads look after all: its thread is about something that takes
+    // long.
+    class Pause {
+     public:
+      Pause() : paused_(here) {
+        for (Attending* a = paused_; a != nullptr; a = a->outer_) a->end();
+      }
+      ~Pause() {
+        for (Attending* a = paused_; a != nullptr; a = a->outer_) a->begin();
+      }
+      Pause(const Pause&) = delete;
+      Pause& operator=(const Pause&) = delete;
+
+     private:
+      Attending* const paused_;
+    };
+
    private:
+    void begin() {
+      connections_.each_nic([](Nic& nic) { nic.attend(); });
+    }
+    void end() {
+      connections_.each_nic([](Nic& nic) { nic.leave(); });
+      connections_.kick();
+    }
+    static inline thread_local Attending* here = nullptr;  // the innermost of this thread
     PeerConnections& connections_;
+    Attending* const outer_;
   };
   void tick();             // on the control thread, every few milliseconds while there is work
   void release_claimed();  // connections that are claimed but unused; the same thread
@@ -67,7 +95,7 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   void close();       // fails what is queued
   void disconnect();  // once idle; on the control thread
   void port_changed(const Nic& nic, bool up);
-  void lost(const Nic& nic);  // on the control thread
+  void lost(const Nic& nic, const char* why);  // on the control thread
   void back(const Nic& nic);
   const Peer& peer() const { return *peer_; }
 
@@ -137,7 +165,9 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
     Guard guard;
     bool device = false;
   };
-  Result<FlightPtr> prepare(RailIndex rail, const Connection& connection, const Cargo& cargo) const;
+  // All of a flight but its other end. Without locks: it may register memory, which takes long.
+  Result<FlightPtr> prepare(RailIndex rail, const DevicePtr& device, uint32_t inline_max,
+                            const Cargo& cargo) const;
   Result<> find(const NicPair& route, const Connection& connection, const Guard& guard,
                 Flight& flight) const;
   Transport::InlineResult post_now(RailIndex rail, const Request& request,

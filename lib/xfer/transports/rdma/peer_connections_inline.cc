@@ -30,20 +30,28 @@ Transport::InlineResult PeerConnections::try_inline(const Request& r, const Memo
 Transport::InlineResult PeerConnections::post_now(RailIndex rail, const Request& r,
                                                   const Transport::Begin& begin) {
   Nic& nic = nic_of(rail);
-  if (!nic.poll_lock().try_lock()) return Transport::InlineResult::kDeclined;
   Endpoint& e = *endpoints_[rail];
+  DevicePtr device;
+  uint32_t inline_max = 0;
+  {
+    Lock lock(e.mutex);
+    if (e.state != State::kReady || !e.connection->flights().empty())
+      return Transport::InlineResult::kDeclined;
+    device = e.connection->device();
+    inline_max = e.connection->inline_max();
+  }
+  Result<FlightPtr> flight = prepare(rail, device, inline_max,
+                                     {r.op, r.local, {0, r.offset, r.bytes, 1, 0, 0}, {}, false});
+  if (!flight || !nic.poll_lock().try_lock()) return Transport::InlineResult::kDeclined;
   Transport::InlineResult now = Transport::InlineResult::kDeclined;
   Outbox out;
   Time sent{}, heard{};
   std::vector<ibv_wc> others;
   {
     Lock lock(e.mutex);
-    const bool free = e.state == State::kReady && e.connection->flights().empty();
-    Result<FlightPtr> flight = fail(Code::kBusy, "%s", "not free");
-    if (free)
-      flight =
-          prepare(rail, *e.connection, {r.op, r.local, {0, r.offset, r.bytes, 1, 0, 0}, {}, false});
-    if (flight && e.connection->add(*flight)) {
+    const bool free = e.state == State::kReady && e.connection->flights().empty() &&
+                      e.connection->device() == device;
+    if (free && find(e.route, *e.connection, {}, **flight) && e.connection->add(*flight)) {
       bool good = true;
       const bool done = look(*e.connection, &good, &others);
       if (!done) (*flight)->attempt = queue_.adopt(begin(), rail);
@@ -54,7 +62,7 @@ Transport::InlineResult PeerConnections::post_now(RailIndex rail, const Request&
       now = done ? Transport::InlineResult::kDone : Transport::InlineResult::kInFlight;
     }
   }
-  transport_.sort(nic, others, out);
+  transport_.sort(nic, *device, others, out);
   nic.poll_lock().unlock();
   transport_.tell(out);
   if (now == Transport::InlineResult::kDone)

@@ -78,7 +78,7 @@ Result<> PeerConnections::ask(RailIndex rail, EndpointPool::Id pooled) {
   const DevicePtr device = nic_of(rail).device();
   if (device == nullptr || !nic_of(rail).up())
     return fail(Code::kUnavailable, "%s is down", nic_of(rail).name.c_str());
-  MC_TRY(auto pair, device->make_queue_pair());
+  MC_TRY(auto pair, device->make_queue_pair(false));
   auto connection =
       std::make_shared<Connection>(transport_.next_connection(), device, std::move(pair));
   MC_TRY(rpc::Client * client, transport_.host().client(peer_->descriptor.rdma_control));
@@ -111,7 +111,7 @@ void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
     const size_t keys = std::min(answer->offsets.size(), answer->rkeys.size());
     for (size_t i = 0; i < keys; ++i) connection->keys[answer->offsets[i]] = answer->rkeys[i];
     made = connection->pair().connect(address_of(answer->mine), false, peer_timeout_);
-    if (made && connection->device() != nic_of(rail).device())
+    if (made && (connection->device() != nic_of(rail).device() || connection->pair().outdated()))
       made = fail(Code::kUnavailable, "%s went away", nic_of(rail).name.c_str());
   }
   transport_.made_connection(made.has_value());
@@ -133,6 +133,8 @@ void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
     wants_ping = std::exchange(e.ping, false);
   }
   transport_.expect(nic_of(rail), connection->id(), shared_from_this(), rail);
+  transport_.host().kept().add({peer_->descriptor.rdma_control, peer_->descriptor.secret.bytes},
+                               static_cast<uint32_t>(e.route.remote), connection->remote_number);
   // They go back to the head of the queue, to be sent from now on: what making a connection takes
   // is not the rail's rate.
   for (const AttemptPtr& a : waiting) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
@@ -230,6 +232,8 @@ void PeerConnections::part(RailIndex rail, std::shared_ptr<Connection> connectio
                            bool ours) {
   const NicPair& route = endpoints_[rail]->route;
   transport_.forget_connection(nic_of(rail), connection->id());
+  transport_.host().kept().remove({peer_->descriptor.rdma_control, peer_->descriptor.secret.bytes},
+                                  static_cast<uint32_t>(route.remote), connection->remote_number);
   const auto flights = connection->take_all();
   const FlightPtr failed = connection->failed();
   const ibv_wc_status status = connection->status();
@@ -239,7 +243,8 @@ void PeerConnections::part(RailIndex rail, std::shared_ptr<Connection> connectio
   farewell->message.nic = static_cast<uint32_t>(route.remote);
   farewell->message.number = connection->remote_number;
   farewell->epoch = connection->remote_epoch;
-  connection.reset();  // from here on nothing of it touches our memory
+  connection.reset();                    // from here on nothing of it touches our memory
+  transport_.drain(nic_of(rail), true);  // its room is for others
   if (status != IBV_WC_SUCCESS) why.what = device->verbs().wc_status_str(status);
   why.what = route.info.local + "-" + route.info.remote + ": " + why.what;
   if (!flights.empty()) log_debug("xfer", "rdma: %s", why.what.c_str());
@@ -453,11 +458,11 @@ void PeerConnections::port_changed(const Nic& nic, bool up) {
   if (up) pump();
 }
 
-void PeerConnections::lost(const Nic& nic) {
+void PeerConnections::lost(const Nic& nic, const char* why) {
   for (RailIndex r = 0; r < endpoints_.size(); ++r) {
     if (endpoints_[r]->route.nic != nic.index) continue;
-    queue_.down(r);
-    tear_down(r, 0, {Code::kUnavailable, nic.name + " is gone"}, true);
+    if (!nic.up()) queue_.down(r);
+    tear_down(r, 0, {Code::kUnavailable, nic.name + " " + why}, true);
   }
 }
 

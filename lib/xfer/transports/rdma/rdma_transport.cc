@@ -213,13 +213,14 @@ bool RdmaTransport::drain(Nic& nic, bool wait) {
     return false;
   ibv_wc completions[kPolled];
   n = device->poll(completions);
-  sort(nic, std::span(completions, n), out);
+  sort(nic, *device, std::span(completions, n), out);
   nic.poll_lock().unlock();
   tell(out);
   return n > 0;
 }
 
-void RdmaTransport::sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out) {
+void RdmaTransport::sort(Nic& nic, Device& device, std::span<const ibv_wc> completions,
+                         Outbox& out) {
   auto& owners = owners_[nic.index];
   for (const ibv_wc& wc : completions) {
     const auto owner = owners.find(static_cast<uint32_t>(wc.wr_id >> 32));
@@ -231,6 +232,12 @@ void RdmaTransport::sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& 
     if (out.touched.empty() || out.touched.back().first != connections ||
         out.touched.back().second != rail)
       out.touched.emplace_back(std::move(connections), rail);
+  }
+  for (const uint32_t connection : device.room().take_waiting()) {
+    const auto owner = owners.find(connection);
+    if (owner == owners.end()) continue;
+    if (PeerConnectionsPtr connections = owner->second.connections.lock())
+      out.touched.emplace_back(std::move(connections), owner->second.rail);
   }
 }
 
@@ -283,8 +290,8 @@ void RdmaTransport::port_changed(Nic& nic, bool up) {
   for (const PeerConnectionsPtr& connections : all_connections())
     connections->port_changed(nic, up);
 }
-void RdmaTransport::lost(Nic& nic) {
-  for (const PeerConnectionsPtr& connections : all_connections()) connections->lost(nic);
+void RdmaTransport::lost(Nic& nic, const char* why) {
+  for (const PeerConnectionsPtr& connections : all_connections()) connections->lost(nic, why);
 }
 void RdmaTransport::back(Nic& nic) {
   for (const PeerConnectionsPtr& connections : all_connections()) connections->back(nic);

@@ -71,8 +71,9 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void expect(Nic& nic, uint32_t connection, const PeerConnectionsPtr& connections, RailIndex rail);
   void forget_connection(Nic& nic, uint32_t connection);
   bool drain(Nic& nic, bool wait) override MC_TSA(no_thread_safety_analysis);
-  // Completions go to their connections, with the NIC's poll lock held; tell() is for afterwards.
-  void sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out);
+  // Completions go to their connections, with the NIC's poll lock held, and room in the queue to
+  // those who wait for it; tell() is for afterwards.
+  void sort(Nic& nic, Device& device, std::span<const ibv_wc> completions, Outbox& out);
   void tell(Outbox& out);
   void made_connection(bool good);
   void release_claimed();  // endpoints that inline transfers keep until the next tick
@@ -91,7 +92,7 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void keep_time();
   void tick();
   void port_changed(Nic& nic, bool up) override;
-  void lost(Nic& nic) override;
+  void lost(Nic& nic, const char* why) override;
   void back(Nic& nic) override;
 
   Sink& sink_;

@@ -33,9 +33,10 @@ Result<std::vector<NicPair>> routes_to(const Peer& peer,
   std::vector<bool> ethernet;
   for (const auto& nic : nics) {
     const DevicePtr device = nic->device();
-    here.push_back({nic->name, device == nullptr ? "" : text_of(device->gid()), 0, nic->numa, "",
-                    device == nullptr ? 0 : device->speed_mbit()});
-    ethernet.push_back(device != nullptr && device->ethernet());
+    const PortFacts port = device == nullptr ? PortFacts() : *device->port();
+    here.push_back({nic->name, device == nullptr ? "" : text_of(port.gid), 0, nic->numa,
+                    tiers.gpu_beside(nic->name), port.speed_mbit});
+    ethernet.push_back(port.ethernet);
   }
   for (const RdmaNic& nic : theirs)
     there.push_back(

@@ -1,37 +1,44 @@
 #include "xfer/transports/rdma/served_pairs.h"
 
-#include <algorithm>
-
 namespace mc::xfer::rdma {
 namespace {
 uint64_t key_of(size_t nic, uint32_t number) { return uint64_t{nic} << 32 | number; }
 }  // namespace
 
+void ServedPairs::erase(std::unordered_map<uint64_t, Served>::iterator it) {
+  heard_.erase(it->second.place);
+  pairs_.erase(it);
+}
+
 void ServedPairs::add(size_t nic, uint32_t number, std::shared_ptr<void> pair) {
-  while (pairs_.size() >= kMost && !order_.empty()) {
-    pairs_.erase(order_.front());
-    order_.pop_front();
-  }
+  close(nic, number);
+  while (pairs_.size() >= kMost) erase(pairs_.find(heard_.front()));
   const uint64_t key = key_of(nic, number);
-  pairs_[key] = {nic, std::move(pair)};
-  order_.push_back(key);
-  if (order_.size() > 2 * kMost)
-    std::erase_if(order_, [&](uint64_t k) { return !pairs_.contains(k); });
+  pairs_[key] = {nic, std::move(pair), heard_.insert(heard_.end(), key)};
   serving_.set(static_cast<double>(pairs_.size()));
 }
 
+void ServedPairs::heard(size_t nic, uint32_t number) {
+  const auto it = pairs_.find(key_of(nic, number));
+  if (it != pairs_.end()) heard_.splice(heard_.end(), heard_, it->second.place);
+}
+
 void ServedPairs::close(size_t nic, uint32_t number) {
-  pairs_.erase(key_of(nic, number));
+  if (const auto it = pairs_.find(key_of(nic, number)); it != pairs_.end()) erase(it);
   serving_.set(static_cast<double>(pairs_.size()));
 }
 
 void ServedPairs::close_nic(size_t nic) {
-  std::erase_if(pairs_, [&](const auto& p) { return p.second.nic == nic; });
+  for (auto it = pairs_.begin(); it != pairs_.end();) {
+    const auto here = it++;
+    if (here->second.nic == nic) erase(here);
+  }
+  serving_.set(static_cast<double>(pairs_.size()));
 }
 
 void ServedPairs::close_all() {
   pairs_.clear();
-  order_.clear();
+  heard_.clear();
   serving_.set(0);
 }
 

@@ -63,6 +63,8 @@ Loader::Loader() {
   need(v.register_mr, "ibv_reg_mr");
   need(v.query_port_short, "ibv_query_port");
   optional(v.query_gid_ex, "_ibv_query_gid_ex");
+  optional(v.query_pkey, "ibv_query_pkey");
+  optional(v.resize_cq, "ibv_resize_cq");
   optional(v.register_dmabuf_mr, "ibv_reg_dmabuf_mr");
 }
 

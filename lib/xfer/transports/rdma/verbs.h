@@ -39,6 +39,8 @@ struct Verbs {
   int (*query_port_short)(ibv_context*, uint8_t, ibv_port_attr*);
   // Not in every version: null.
   int (*query_gid_ex)(ibv_context*, uint32_t, uint32_t, ibv_gid_entry*, uint32_t, size_t);
+  int (*query_pkey)(ibv_context*, uint8_t, int, __be16*);
+  int (*resize_cq)(ibv_cq*, int);
   ibv_mr* (*register_dmabuf_mr)(ibv_pd*, uint64_t, size_t, uint64_t, int, int);
 
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attr) const;
