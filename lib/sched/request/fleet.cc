@@ -111,9 +111,15 @@ void Fleet::weigh_fetches(View& view, const Matches& matches, Time now) const {
     if (!holders) {
       holders.emplace();
       const uint32_t longest = matches.longest();
-      for (const auto& [name, w] : roster_.all())
-        if (w->prefill && !w->draining && longest > 0 && matches.of(w->slot) == longest)
-          holders->push_back(w);
+      const auto add = [&](PrefixIndex::Slot slot) {
+        const FleetWorker* const w = roster_.prefill_at(slot);
+        if (w != nullptr && !w->draining) holders->push_back(w);
+        return false;
+      };
+      for (const auto& [slot, length] : matches.few)
+        if (length == longest) add(slot);
+      if (!matches.levels.empty() && matches.levels.back().length == longest)
+        matches.each(static_cast<int>(matches.levels.size()) - 1, add);
     }
     std::optional<double> least;  // source_for takes that one
     for (const FleetWorker* w : *holders) {
@@ -183,29 +189,32 @@ WorkerRef Fleet::source_for(const Candidate& chosen, std::span<const uint64_t> t
   }
   const Matches match = index_.matches(tags, roster_.slots());
   const std::vector<PendingPrefix> pending = pending_.find(tags);
-  const auto has = [&](const FleetWorker& w) {
-    uint32_t blocks = match.of(w.slot);
-    for (const PendingPrefix& p : pending)
-      if (p.node == w.node) blocks = std::min(blocks, p.first);
-    return blocks;
+  const auto key = [&](const FleetWorker& w) {
+    return std::tuple(reader.fetches.factor(w.node, now), w.congestion.factor(now), w.requests,
+                      std::string_view(w.node));
   };
   const FleetWorker* best = nullptr;
-  const auto key = [&](const FleetWorker& w) {
-    return std::tuple(-int64_t{has(w)}, reader.fetches.factor(w.node, now),
-                      w.congestion.factor(now), w.requests, std::string_view(w.node));
-  };
-  const auto look_at = [&](PrefixIndex::Slot slot) {
-    const FleetWorker* const w = roster_.prefill_at(slot);
-    if (w != nullptr && !w->draining && w->node != reader.node && has(*w) > 0 &&
-        (best == nullptr || key(*w) < key(*best)))
+  decltype(key(reader)) best_key;
+  uint32_t most = 0;  // blocks that it has
+  const auto look_at = [&](PrefixIndex::Slot slot, uint32_t blocks) {
+    const FleetWorker* const w = blocks < most ? nullptr : roster_.prefill_at(slot);
+    if (w == nullptr || w->draining || w->node == reader.node) return false;
+    for (const PendingPrefix& p : pending)
+      if (p.node == w->node) blocks = std::min(blocks, p.first);
+    if (blocks == 0 || blocks < most) return false;
+    if (auto mine = key(*w); blocks > most || mine < best_key) {
       best = w;
+      best_key = mine;
+      most = blocks;
+    }
     return false;
   };
-  for (const auto& [slot, length] : match.few) look_at(slot);
+  for (const auto& [slot, length] : match.few) look_at(slot, length);
   // A level of those that hold less matters only where none of a longer one will do.
   for (int at = static_cast<int>(match.levels.size()) - 1; at >= 0; --at) {
-    if (best != nullptr && has(*best) > match.level_length(at)) break;
-    match.each(at, look_at);
+    const uint32_t length = match.level_length(at);
+    if (most > length) break;
+    match.each(at, [&](PrefixIndex::Slot slot) { return look_at(slot, length); });
   }
   return best == nullptr ? WorkerRef{} : best->ref();
 }
