@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace mc::serve {
 namespace {
 constexpr double kLearn = 0.2;                       // weight of the newest observation
+constexpr double kRateHalfLife = 60;                 // seconds
 constexpr double kSlowMin = 1e-12, kSlowMax = 1e-3;  // seconds a byte; beyond it is a fault
 }  // namespace
 
@@ -54,6 +56,13 @@ void PoolRates::learn(const Bytes& bytes, double seconds) {
   if (seconds <= 0) return;  // it was faster than the others alone are known to be
   const double seen = seconds / static_cast<double>(bytes[slowest]);
   slow_[slowest] += kLearn * (std::clamp(seen, kSlowMin, kSlowMax) - slow_[slowest]);
+}
+
+void PoolRates::advance(Time now) {
+  const double seconds = to_seconds(now - std::exchange(advanced_, now));
+  if (seconds <= 0) return;
+  const double left = std::exp2(-seconds / kRateHalfLife);
+  for (size_t i = 0; i < slow_.size(); ++i) slow_[i] = kStart[i] + left * (slow_[i] - kStart[i]);
 }
 
 }  // namespace mc::serve

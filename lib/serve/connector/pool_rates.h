@@ -1,14 +1,16 @@
 // Learns how fast blocks come from the pool, by where they are: memory of this host, memory of
 // another, a disk. A fetch of blocks from several places takes the sum of their times. What the
-// slower places do not explain is never charged to the faster ones.
+// slower places do not explain is never charged to the faster ones. What was learned of places
+// fades within minutes, as nobody fetches from one that is thought slow.
 //
-// Thread: one owner. Pure.
+// Thread: one owner. Pure: time is an argument.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
 
+#include "base/time.h"
 #include "store/client/client.h"
 
 namespace mc::serve {
@@ -27,12 +29,15 @@ class PoolRates {
 
   void learn_round_trip(double seconds);
   void learn(const Bytes& bytes, double seconds);
+  void advance(Time now);
   double bytes_per_s(At place) const { return 1 / slow_[static_cast<size_t>(place)]; }
 
  private:
-  double round_trip_s_ = 0.001;
   // Seconds a byte, by place: 2 GB/s from memory, 0.5 from a disk, until there is better.
-  std::array<double, store::kStoredAts> slow_{0.5e-9, 0.5e-9, 2e-9};
+  static constexpr std::array<double, store::kStoredAts> kStart{0.5e-9, 0.5e-9, 2e-9};
+  double round_trip_s_ = 0.001;
+  std::array<double, store::kStoredAts> slow_ = kStart;
+  Time advanced_{};
 };
 
 }  // namespace mc::serve

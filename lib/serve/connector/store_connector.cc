@@ -111,6 +111,7 @@ void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
       [this](auto keys, auto told) { store_->match_places(std::move(keys), told); },
       [this, shared, done = std::move(done)](Found found) {
         if (found.size() > shared->hashes.size()) found.resize(shared->hashes.size());
+        rates_.advance(loop_.clock().now());
         if (!found.empty() && shared->choose) {
           const size_t chosen = shared->choose(found);
           if (chosen < found.size()) found.resize(chosen);

@@ -48,6 +48,17 @@ TEST_CASE("blocks on a slow disk are computed, those before them in memory are f
   CHECK(rates.worth(behind, kBlock, computing) == 40);
 }
 
+TEST_CASE("what was learned of a slow place fades, and it is tried again") {
+  PoolRates rates;
+  Time now{std::chrono::hours(1)};
+  rates.advance(now);
+  for (int i = 0; i < 30; ++i) rates.learn(PoolRates::of(places(0, 6), kBlock), 60);
+  rates.advance(now += std::chrono::seconds(10));
+  CHECK(rates.worth(places(0, 6), kBlock, computing) == 0);
+  rates.advance(now += std::chrono::minutes(30));
+  CHECK(rates.worth(places(0, 6), kBlock, computing) == 6);
+}
+
 TEST_CASE("memory of this host has a rate of its own, and a slow place does not spoil a fast one") {
   PoolRates rates;
   for (int i = 0; i < 50; ++i) {
