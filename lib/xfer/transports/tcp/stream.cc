@@ -17,13 +17,15 @@
 
 #include "base/units.h"
 #include "io/address.h"
+#include "rpc/busy_poll.h"
 
 namespace mc::xfer::tcp {
 namespace {
 
 constexpr int kTickMs = 50;
 constexpr Duration kTick = std::chrono::milliseconds(kTickMs);
-constexpr Duration kEager = std::chrono::microseconds(50);
+// Longer than a put takes with its calls to the master: else each end wakes the other anew.
+constexpr Duration kEager = std::chrono::microseconds(150);
 constexpr Duration kLookAgain = std::chrono::microseconds(50);
 
 void consume(std::span<iovec>& parts, size_t n) {
@@ -121,13 +123,21 @@ ssize_t Stream::read_ahead(int flags) {
 bool Stream::fill_eagerly() {
   const EagerTurn turn;
   if (!turn) return false;
-  const Time until = clock_->now() + kEager;
+  thread_local rpc::AdaptiveSpin spin(kEager);
+  thread_local rpc::YieldBackoff backoff;
+  Time until = clock_->now() + spin.begin();
+  backoff.begin();
   do {
     const ssize_t n = read_ahead(MSG_DONTWAIT);
-    if (n > 0) return true;
+    if (n > 0) {
+      spin.hit();
+      return true;
+    }
     if (n == 0 || !nothing_yet(errno)) return false;  // the next call tells
-    for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
+    for (int i = 0; i < 16; ++i) rpc::pause_cpu();
+    until += backoff.yield(*clock_);  // time of other threads does not count
   } while (clock_->now() < until);
+  spin.missed();
   return false;
 }
 
