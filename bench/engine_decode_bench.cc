@@ -41,16 +41,19 @@ class Steps {
       m.run({{blocks_.back(), 0, kContext}});
     }
   }
-  double seconds(size_t batch) const {  // a step
+  Measured rate(size_t batch) const {  // tokens a second, and ns of CPU a token
     std::vector<float> logits(batch * m_.transformer().config().vocab);
     std::vector<model::Slice> slices;
     for (size_t i = 0; i < batch; ++i) slices.push_back({blocks_[i], kContext - 1, kContext});
+    const double cpu = bench::cpu_seconds();
     const Time start = clock_.now();
     for (size_t i = 0; i < steps_; ++i) {
       const auto x = m_.run(slices);
       m_.transformer().logits(x.data(), batch, logits.data());
     }
-    return to_seconds(clock_.now() - start) / static_cast<double>(steps_);
+    const double seconds = to_seconds(clock_.now() - start);
+    const auto tokens = static_cast<double>(batch * steps_);
+    return Measured(tokens / seconds, (bench::cpu_seconds() - cpu) * 1e9 / tokens);
   }
 
  private:
@@ -72,12 +75,12 @@ Result<int> run(const bench::EngineOptions& o) {
   const std::string kind = o.activations + " x bf16";
   MC_TRY_(bench::compare(
       {"engine-decode", "one sequence, " + kind, "GB/s", "reading memory", 0.7}, o.turns(),
-      [&]() -> Result<Measured> { return Measured(read_bytes / 1e9 / wide.seconds(1)); },
+      [&]() -> Result<Measured> { return Measured(read_bytes / 1e9 * wide.rate(1).value); },
       [&]() -> Result<Measured> { return Measured(reading(clock, m->threads(), buffer)); }));
   MC_TRY_(bench::compare(
       {"engine-decode", "eight sequences, " + kind, "tokens/s", "one", 4}, o.turns(),
-      [&]() -> Result<Measured> { return Measured(8 / wide.seconds(8)); },
-      [&]() -> Result<Measured> { return Measured(1 / wide.seconds(1)); }));
+      [&]() -> Result<Measured> { return wide.rate(8); },
+      [&]() -> Result<Measured> { return wide.rate(1); }));
   if (o.quick) return 0;
   // A second copy of all layers might not fit.
   MC_TRY(const auto narrow_model, bench::EngineModel::open_avx2(o, 8));
@@ -85,9 +88,7 @@ Result<int> run(const bench::EngineOptions& o) {
   MC_TRY(const auto wide_model, bench::EngineModel::open(o, 8));
   const Steps narrow(clock, *narrow_model, steps), same(clock, *wide_model, steps);
   for (const size_t batch : {size_t{1}, size_t{8}}) {
-    const auto rate = [batch](const Steps& s) -> Result<Measured> {
-      return Measured(static_cast<double>(batch) / s.seconds(batch));
-    };
+    const auto rate = [batch](const Steps& s) -> Result<Measured> { return s.rate(batch); };
     MC_TRY_(bench::compare(
         {"engine-decode", (batch == 1 ? "one sequence, " : "eight sequences, ") + kind + ", avx2",
          "tokens/s", "AVX-512"},

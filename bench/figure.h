@@ -1,6 +1,6 @@
 // How a benchmark measures and prints: two sides take turns, the figure is the median of their
 // per-turn ratios, one JSON line each. Where both sides tell what CPU time they took (`cpu`, ns per
-// KiB), the line has that too.
+// KiB or token), the line has that too.
 #pragma once
 #include <sys/resource.h>
 
@@ -36,7 +36,7 @@ struct Figure {
 
 struct Measured {
   double value = 0;
-  double cpu = 0;  // ns of CPU per KiB; 0: not told
+  double cpu = 0;  // ns of CPU per KiB or token; 0: not told
   Measured() = default;
   Measured(double v, double c = 0) : value(v), cpu(c) {}
 };
