@@ -23,8 +23,10 @@ namespace mc::p2p {
 class Uplink {
  public:
   struct Config {
-    uint32_t slots = 2;                            // uploads at a time
-    Duration slot_max = std::chrono::seconds(30);  // a slot not given back by then is free again
+    uint32_t slots = 2;  // uploads at a time
+    // A slot not given back by then is free again: sooner than pullers lose patience with a source
+    // whose slots are those of a puller that died.
+    Duration slot_max = std::chrono::seconds(8);
   };
   Uplink(size_t shards, Config config, uint64_t seed)
       : config_(config), granted_(shards), random_(seed) {}

@@ -4,6 +4,7 @@
 #include <functional>
 #include <queue>
 
+#include "p2p/swarm/node.h"
 #include "p2p/swarm/swarm.h"
 
 namespace mc::p2p {
@@ -151,6 +152,18 @@ TEST_SUITE("p2p") {
     CHECK(!ShardSet::from(s.bytes(), 700).has_value());
     // Bits past the end count for nothing.
     CHECK(ShardSet::from(std::string(8, '\xff'), 3)->count() == 3);
+  }
+
+  TEST_CASE("slots of pullers that died are free before another one loses patience (F143)") {
+    Uplink uplink(4, {}, 7);
+    ShardSet all(4);
+    for (uint32_t i = 0; i < 4; ++i) all.add(i);
+    const Time start{};
+    for (int i = 0; i < 2; ++i) CHECK(uplink.grant(all, all, "dead", start).has_value());
+    CHECK_FALSE(uplink.grant(all, all, "next", start).has_value());
+    CHECK(
+        uplink.grant(all, all, "next", start + PullRequest().patience / 2 + std::chrono::seconds(1))
+            .has_value());
   }
 
   TEST_CASE("an uplink gives each shard out once before it repeats one, to so many at a time") {
