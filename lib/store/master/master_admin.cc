@@ -109,8 +109,7 @@ Result<Explained> Master::handle(const Explain& m, Time now) {
                                kClasses[static_cast<size_t>(object->cls)],
                                kPins[static_cast<size_t>(object->pin)]));
     if (leases_.held(*object, now))
-      reply.facts.push_back(
-          strf("leased for %s ms more", number_text(to_ms(object->until - now)).c_str()));
+      reply.facts.push_back(strf("leased for %.0f ms more", to_ms(object->until - now)));
     each_replica(*object, [&](const Replica& r) {
       size_t pieces = 0;
       each_piece(r, object->bytes, [&](const Extent&) { ++pieces; });

@@ -51,9 +51,8 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
 Outcome Master::removable(const Object& object, bool force, Time now) const {
   if (force) return {};
   if (leases_.held(object, now))
-    return outcome(Code::kBusy, strf("key '%s' is leased for %s ms more: retry, or force",
-                                     escape(object.key()).c_str(),
-                                     number_text(to_ms(object.until - now)).c_str()));
+    return outcome(Code::kBusy, strf("key '%s' is leased for %.0f ms more: retry, or force",
+                                     escape(object.key()).c_str(), to_ms(object.until - now)));
   if (object.pin == Pin::kHard)
     return outcome(Code::kBusy,
                    strf("key '%s' is pinned: unpin it, or force", escape(object.key()).c_str()));

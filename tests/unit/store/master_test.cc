@@ -98,7 +98,9 @@ TEST_CASE("leased objects are neither removed nor evicted, unless forced") {
   c.add("n", 4 * kPage);
   REQUIRE(c.put("k", 3 * kPage) == kDone);
   c.get("k");
+  c.now += 1234567ns;
   CHECK(c.remove("k")->code == static_cast<uint8_t>(Code::kBusy));
+  CHECK(c.remove("k")->what.find('.') == std::string::npos);  // whole milliseconds
   CHECK(c.put("other", 3 * kPage) == Code::kNoSpace);
   CHECK(c.has("k"));
   CHECK(c.remove("k", true)->ok());
