@@ -165,6 +165,11 @@ void RequestMachine::on(const TokensArrived& e, MachineTurn& t) {
   const uint32_t count = e.count - skip;
   const bool first = r.state == RequestState::kAllocating || r.state == RequestState::kPrefilling;
   if (!first && r.state != RequestState::kDecoding) return;
+  if (uint64_t{r.own_tokens()} + count > std::max(r.ask.max_tokens, 1u))
+    return fail_attempt(
+        t, r, {r.decode_at().node},
+        RequestError{503, "worker_failed",
+                     "decode on " + r.decode_at().node + ": more tokens than were asked for", 1});
   p.kv_errors += e.kv_errors;
   if (e.kv_errors > 0) t.measured(Measure::kKvErrors, e.kv_errors);
   if (!e.finish.empty() && e.finish != "stop" && e.finish != "length") {

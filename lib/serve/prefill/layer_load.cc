@@ -39,12 +39,12 @@ bool LayerLoad::settled() const {
   return state_ == State::kWhole || state_ == State::kComputed;
 }
 
-void LayerLoad::await(const Engine& engine, const ChunkView& chunk, uint32_t layer,
+bool LayerLoad::await(const Engine& engine, const ChunkView& chunk, uint32_t layer,
                       Activations& activations) {
   {
     Lock lock(mutex_);
     while (state_ == State::kLoading && layers_ <= layer) changed_.wait(mutex_);
-    if (state_ != State::kLost) return;
+    if (state_ != State::kLost) return state_ != State::kCancelled;
     state_ = State::kComputing;
   }
   const uint32_t tokens = engine.block_tokens();
@@ -55,6 +55,7 @@ void LayerLoad::await(const Engine& engine, const ChunkView& chunk, uint32_t lay
   for (uint32_t before = 0; before < layer && !cancelled(); ++before)
     engine.prefill_layer(chunk, before, activations);
   end(State::kComputed);
+  return !cancelled();
 }
 
 }  // namespace mc::serve

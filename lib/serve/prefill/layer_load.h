@@ -28,8 +28,9 @@ class LayerLoad {
   bool settled() const;
 
   // Waits until the prefix's KV of this layer is there. Or computes the prefix, some blocks at a
-  // time, and the chunk's layers before this one.
-  void await(const Engine& engine, const ChunkView& chunk, uint32_t layer,
+  // time, and the chunk's layers before this one. False: it was cancelled, and the layer must not
+  // be computed: what the ones before it left may be gone.
+  bool await(const Engine& engine, const ChunkView& chunk, uint32_t layer,
              Activations& activations);
 
  private:

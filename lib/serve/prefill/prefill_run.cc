@@ -279,9 +279,10 @@ void PrefillRun::compute(const PrefillJobPtr& job, uint32_t layer, Time due,
   const auto spent = std::make_shared<std::pair<Time, Time>>();
   const bool queued = shared_.core->submit(
       [this, view, layer, activations, spent, load = job->load] {
-        if (load) load->await(shared_.engine, view, layer, *activations);
+        const bool wanted =
+            load == nullptr || load->await(shared_.engine, view, layer, *activations);
         spent->first = shared_.loop.clock().now();
-        shared_.engine.prefill_layer(view, layer, *activations);
+        if (wanted) shared_.engine.prefill_layer(view, layer, *activations);
         spent->second = shared_.loop.clock().now();
       },
       [this, job, layer, due, spent] {

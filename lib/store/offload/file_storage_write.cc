@@ -133,9 +133,11 @@ void FileStorage::write(const std::shared_ptr<Batch>& batch) {
 
 void FileStorage::written(const std::shared_ptr<Batch>& batch) {
   writing_ = false;
-  // The master, which was told that they were gone, orders that they be forgotten.
-  for (const ssd::Stored& o : batch->left)
-    tell({static_cast<uint8_t>(TierEvent::kStored), 0, o.key, o.generation});
+  // The master, which was told that they were gone, hears of them again when they are. "Stored"
+  // could be taken for an offload of the same object that is under way.
+  if (!batch->left.empty() && removals_.failed.empty())
+    removals_.again_at = loop_.now() + kRemoveAgain;
+  removals_.failed.insert(removals_.failed.end(), batch->left.begin(), batch->left.end());
   for (size_t i = 0; i < batch->jobs.size(); ++i) {
     const TierObject& object = batch->jobs[i].object;
     const Result<>& outcome = batch->outcomes[i];
@@ -143,6 +145,9 @@ void FileStorage::written(const std::shared_ptr<Batch>& batch) {
       stored_.add();
       stored_bytes_.add(object.bytes);
       trouble_.clear();
+      std::erase_if(removals_.failed, [&](const ssd::Stored& o) {  // it would remove this one
+        return o.key == object.name && o.generation == object.generation;
+      });
       tell({static_cast<uint8_t>(TierEvent::kStored), 0, object.name, object.generation});
       continue;
     }

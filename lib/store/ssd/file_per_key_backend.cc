@@ -4,6 +4,7 @@
 //
 // Order of a write: NAME.tmp with header and value, fdatasync, rename, fsync of the folder.
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -204,6 +205,13 @@ Result<> FilePerKeyBackend::write(std::span<const Save> items) {
   std::vector<EntryPtr> replaced;
   for (const Save& s : saves) {
     used_ += bytes_of(s.object);
+    // A removal of the same object that failed: its file is this one now.
+    for (auto it = left_.begin(); it != left_.end();) {
+      const Stored& o = (*it)->object;
+      const bool same = o.key == s.object.key && o.generation == s.object.generation;
+      if (same) used_ -= bytes_of(o);
+      it = same ? left_.erase(it) : std::next(it);
+    }
     if (EntryPtr older = table_.insert(s.object, 0)) replaced.push_back(std::move(older));
   }
   (void)unlink(replaced);  // compact() tries again what fails

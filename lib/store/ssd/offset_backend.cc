@@ -156,8 +156,9 @@ void OffsetBackend::adopt(std::vector<LogEntry> entries, ScanReport& report) {
     const auto it = live.find(e.object.key);
     if (e.add && (it == live.end() || it->second->object.generation <= e.object.generation))
       live[e.object.key] = &e;
-    else if (!e.add && it != live.end() && it->second->object.generation == e.object.generation)
-      live.erase(it);
+    else if (!e.add && it != live.end() && it->second->at == e.at &&
+             it->second->object.generation == e.object.generation)
+      live.erase(it);  // else a late removal: the object was written again elsewhere
   }
   // Only damage makes two entries claim one space; the later one counts.
   std::vector<const LogEntry*> latest;

@@ -73,10 +73,11 @@ void DescriptorRefresher::fetch(SegmentHandle segment, const std::string& contro
             calls_.erase(segment);
             fetched(segment, descriptor ? hooks_.open(*descriptor, control)
                                         : Result<>(fail(descriptor.error())));
-            if (queued_.empty()) return;
-            const auto next = std::move(queued_.front());
-            queued_.pop_front();
-            fetch(next.first, next.second);
+            while (!queued_.empty() && calls_.size() < kCallsMax) {  // one may fail at once
+              const auto next = std::move(queued_.front());
+              queued_.pop_front();
+              fetch(next.first, next.second);
+            }
           });
 }
 

@@ -8,8 +8,10 @@ namespace mc::xfer {
 namespace {
 
 // A look at thousands of queued slices takes no more than this part of the time: connections wait
-// for the mutex meanwhile. Who pulls a slice looks at it anyway.
+// for the mutex meanwhile. Who pulls a slice looks at it anyway. A look that took long because its
+// thread did not run puts the next one off no further than this.
 constexpr int kLookShare = 100;
+constexpr Duration kLookPauseMax = std::chrono::milliseconds(250);
 
 }  // namespace
 
@@ -91,8 +93,10 @@ std::vector<RailIndex> RailQueue::tick() {
     for (const AttemptPtr& a : in_flight_)
       if (!cancelled_or_expired(*a->part, now)) cancel_attempt(a, out);
     if (now >= times_.look_at) {
+      const Time began = clock_.now();
       expire_queued(now, out);
-      times_.look_at = now + kLookShare * (clock_.now() - now);
+      const Time ended = clock_.now();  // later than it should be if the thread had to wait
+      times_.look_at = ended + std::min(kLookShare * (ended - began), kLookPauseMax);
     }
     if (!closed_) ping = scheduler_.to_ping(now);
     wake = waiting() || closed_;

@@ -124,6 +124,17 @@ TEST_CASE("tokens count once, and what came before is left out") {
   CHECK(told[1].skip == 1);
 }
 
+TEST_CASE("more tokens than were asked for are no answer") {
+  Pair s;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.prefilling(r);
+  s.tokens(a, 1);
+  REQUIRE(s.all<DeliverTokens>().size() == 1);
+  s.handle(TokensArrived{.of = a, .first = 2, .count = 1'000'000});
+  CHECK(s.all<DeliverTokens>().size() == 1);
+  CHECK(s.state(r) != RequestState::kDecoding);
+}
+
 TEST_CASE("no room at one worker: another, and the first has its abort") {
   Pair s;
   s.join("p1", true);

@@ -58,6 +58,28 @@ std::vector<Json> spans_of(const TraceEvents& trace, const std::string& track) {
   return spans;
 }
 
+// Counts what it computes. The first layer of a prefix that is computed anew ends the load.
+class CountingEngine final : public Engine {
+ public:
+  CountingEngine() { spec_.layers = 4; }
+  const cost::ModelSpec& spec() const override { return spec_; }
+  uint32_t block_tokens() const override { return kBlock; }
+  bool ends_answer(int32_t) const override { return false; }
+  bool modelled_time() const override { return false; }
+  void prefill_layer(const ChunkView&, uint32_t, Activations&) const override {
+    ++computed;
+    if (load != nullptr) load->cancel();
+  }
+  uint64_t verify(const SequenceView&) const override { return 0; }
+  std::vector<int32_t> decode(std::span<const DecodeItem>) const override { return {}; }
+
+  LayerLoad* load = nullptr;
+  mutable uint32_t computed = 0;
+
+ private:
+  cost::ModelSpec spec_;
+};
+
 struct Site {
   Site(const Engine& p, const Engine& d, io::Loop& loop) : store(loop, 16 * kMiB) {
     options.master = store.master->control();
@@ -149,6 +171,31 @@ std::optional<uint64_t> stored_at(Pair& pair, Site& site, const ObjectKey& key) 
   // An error: it is not known to be stored, and the master is too young to say that it is not.
   if (!found || !found->items[0].outcome.ok() || found->items[0].places.empty()) return {};
   return found->items[0].places[0].offset;
+}
+
+TEST_CASE("a load that is cancelled while its prefix is computed lets no layer be computed") {
+  CountingEngine engine;
+  const std::vector<int32_t> tokens(2 * kBlock);
+  const std::vector<BlockHash> parents(2);
+  const std::vector<std::byte*> blocks(2);
+  const ChunkView chunk{{tokens, parents, blocks}, kBlock, 2 * kBlock};
+  Activations activations;
+  SUBCASE("it is not cancelled") {
+    LayerLoad load(0, 1);
+    load.over(false);
+    CHECK(load.await(engine, chunk, 2, activations));
+    CHECK(engine.computed == 4 + 2);  // the prefix, and the layers before
+    CHECK(load.await(engine, chunk, 3, activations));
+    CHECK(engine.computed == 4 + 2);
+  }
+  SUBCASE("it is") {
+    LayerLoad load(0, 1);
+    engine.load = &load;
+    load.over(false);
+    CHECK_FALSE(load.await(engine, chunk, 2, activations));
+    CHECK_FALSE(load.await(engine, chunk, 3, activations));
+    CHECK(engine.computed == 4);
+  }
 }
 
 TEST_CASE("layers that are not what was put are found with the last ones, and computed") {

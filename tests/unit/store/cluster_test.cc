@@ -93,13 +93,13 @@ struct AloneMaster {
     options.listen = address;
     options.http = "127.0.0.1:0";
     auto opened = MasterService::open(loop, options, epoch, 1, metrics);
-    REQUIRE(opened);
+    if (!opened) return;  // the port is another process's
     master = std::move(*opened);
     thread = std::thread([this] { (void)loop.run(); });
   }
   ~AloneMaster() {
     loop.stop();
-    thread.join();
+    if (thread.joinable()) thread.join();
   }
   SteadyClock clock;
   Metrics metrics;
@@ -110,22 +110,28 @@ struct AloneMaster {
 
 // F98: an epoch is the time when its master was started.
 TEST_CASE("clients go on with a master that was restarted after the clock went back") {
-  auto master = std::make_unique<AloneMaster>("127.0.0.1:0", 1'700'003'600);
-  const std::string address = master->master->control();
   SteadyClock clock;
   Metrics metrics;
   auto engine = xfer::Engine::open(clock, {}, metrics);
   REQUIRE(engine);
-  ClientOptions options;
-  options.master = address;
-  auto client = Client::open(**engine, clock, options, metrics);
-  REQUIRE(client);
-  REQUIRE((*client)->stat());
-  master.reset();
-  master = std::make_unique<AloneMaster>(address, 1'700'000'000);
-  const auto stat = (*client)->stat();
-  REQUIRE_MESSAGE(stat, stat.error().what);
-  CHECK(stat->epoch > 1'700'003'600);
+  bool tried = false;
+  for (int i = 0; i < 10 && !tried; ++i) {  // until nobody took the port meanwhile
+    auto master = std::make_unique<AloneMaster>("127.0.0.1:0", 1'700'003'600);
+    REQUIRE(master->master);
+    ClientOptions options;
+    options.master = master->master->control();
+    auto client = Client::open(**engine, clock, options, metrics);
+    REQUIRE(client);
+    REQUIRE((*client)->stat());
+    master.reset();
+    master = std::make_unique<AloneMaster>(options.master, 1'700'000'000);
+    if (!master->master) continue;
+    tried = true;
+    const auto stat = (*client)->stat();
+    REQUIRE_MESSAGE(stat, stat.error().what);
+    CHECK(stat->epoch > 1'700'003'600);
+  }
+  CHECK(tried);
 }
 
 // F3: until now one read in 64 was verified.

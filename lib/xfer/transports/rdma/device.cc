@@ -255,11 +255,11 @@ bool Device::reread_port() {
   Lock lock(mutex_);
   const bool up = read && read->up;
   const bool moved = up && !facts_->same_path(*read);
-  if (moved) {
+  if (up) {  // the path may be the same and its speed another
     facts_ = std::make_shared<const PortFacts>(std::move(*read));
-  } else if (up != facts_->up) {
+  } else if (facts_->up) {
     PortFacts now = *facts_;
-    now.up = up;
+    now.up = false;
     facts_ = std::make_shared<const PortFacts>(std::move(now));
   }
   return moved;

@@ -1,6 +1,7 @@
 #include "xfer/transports/rdma/regions.h"
 
 #include <algorithm>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -90,10 +91,13 @@ void Regions::offer(const Buffer& buffer) {
   for (size_t i = 0; i < devices_.size(); ++i) {
     if (devices_[i] == nullptr) continue;
     const auto on_device = [this, &e, i, device = devices_[i]] { e.on[i] = make(device, e); };
-    if (i + 1 < devices_.size() && e.bytes >= kSideBySide)
-      others.emplace_back(on_device);
-    else
-      on_device();
+    bool beside = i + 1 < devices_.size() && e.bytes >= kSideBySide;
+    try {
+      if (beside) others.emplace_back(on_device);
+    } catch (const std::system_error&) {  // no thread is available
+      beside = false;
+    }
+    if (!beside) on_device();
   }
   for (std::thread& other : others) other.join();
   Lock lock(mutex_);
@@ -199,10 +203,14 @@ Result<BouncePtr> Regions::bounce(size_t nic, const DevicePtr& device, uint64_t 
 
 void Regions::give_back(size_t nic, BouncePtr bounce) {
   if (bounce->device->dead()) return;
+  BouncePtr surplus;  // ends without the lock, as that takes long
   Lock lock(mutex_);
   auto& idle = bounces_[nic];
   idle.push_back(std::move(bounce));
-  if (idle.size() > kBouncesIdle) idle.pop_front();
+  if (idle.size() > kBouncesIdle) {
+    surplus = std::move(idle.front());
+    idle.pop_front();
+  }
 }
 
 void Regions::keys(size_t nic, std::vector<uint64_t>* offsets, std::vector<uint32_t>* rkeys) const {
