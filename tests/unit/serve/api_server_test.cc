@@ -206,7 +206,7 @@ TEST_CASE("a client that does not read its stream is given up, and its worker to
   Site s;
   s.p[0]->then = nullptr;
   http::testing::RawClient client(s.loop, s.api->http());
-  const std::string body = kStream;
+  const std::string body = R"({"model":"tiny","prompt":"hello","stream":true,"max_tokens":100000})";
   client.send(strf("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\n"
                    "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
                    body.size()) +
