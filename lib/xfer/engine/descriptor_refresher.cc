@@ -1,6 +1,7 @@
 #include "xfer/engine/descriptor_refresher.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -26,9 +27,12 @@ DescriptorRefresher::~DescriptorRefresher() { stop(); }
 
 void DescriptorRefresher::wait(SegmentHandle segment, const std::string& control, Waiting waiting) {
   bool first = false;
+  std::optional<Waiting> late;  // nothing is fetched any more
   {
     Lock lock(mutex_);
-    if (!stopping_) {
+    if (stopping_) {
+      late = std::move(waiting);
+    } else {
       Segment& s = segments_[segment];
       first = s.waiting.empty() && !s.fetching;
       if (!control.empty()) s.control = control;
@@ -41,7 +45,7 @@ void DescriptorRefresher::wait(SegmentHandle segment, const std::string& control
         });
     }
   }
-  if (waiting.slice != nullptr) return hooks_.give_up(std::move(waiting.slice), waiting.why);
+  if (late && late->slice) return hooks_.give_up(std::move(late->slice), late->why);
   if (!first || loop_.post([this, segment] { begin(segment); })) return;
   fetched(segment, fail(Code::kBusy, "too many descriptors are fetched"));
 }
