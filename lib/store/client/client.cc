@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "store/client/client_impl.h"
@@ -20,6 +21,16 @@ constexpr Duration kReport = std::chrono::milliseconds(200);
 std::vector<ObjectKey> some_of(const std::vector<ObjectKey>& keys, size_t at) {
   const auto first = keys.begin() + static_cast<ptrdiff_t>(at);
   return {first, first + static_cast<ptrdiff_t>(std::min(kBatchMax, keys.size() - at))};
+}
+
+// What was granted. Until it is given back, its keys are being written.
+PutRevoke granted_by(const PutStart& start, const PutStarted& started) {
+  PutRevoke revoke;
+  revoke.tenant = start.tenant;
+  for (size_t i = 0; i < std::min(start.items.size(), started.items.size()); ++i)
+    if (started.items[i].outcome.ok())
+      revoke.items.push_back({start.items[i].key, started.items[i].generation});
+  return revoke;
 }
 }  // namespace
 
@@ -134,6 +145,10 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted
+        if constexpr (std::is_same_v<M, PutStart>) {
+          const PutRevoke unused = granted_by(message, *reply);
+          if (!unused.items.empty()) (void)master_->call(unused, budget);
+        }
         (void)master_->call(Stat{epoch_.load()}, budget);
         continue;
       }
