@@ -218,7 +218,8 @@ void Host::take_offline(Nic& nic) {
   }
   served_.close_nic(nic.index);
   regions_.use(nic.index, nullptr);
-  loop_.after(Duration(0), [this, n = &nic] { reopen(*n); });
+  // Not at once: one that fails whenever it is opened would keep this thread busy.
+  loop_.after(kReopenEvery, [this, n = &nic] { reopen(*n); });
 }
 
 void Host::reopen(Nic& nic) {
