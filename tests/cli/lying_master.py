@@ -8,35 +8,10 @@ import subprocess
 import sys
 import threading
 
+from zmtp import greet, message, receive
+
 SECONDS = 60
 MiB = 1 << 20
-
-
-def read(s, n):
-    data = b''
-    while len(data) < n:
-        more = s.recv(n - len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return data
-
-
-def receive(s):
-    frames = []
-    while True:
-        flags = read(s, 1)[0]
-        n = struct.unpack('>Q', read(s, 8))[0] if flags & 2 else read(s, 1)[0]
-        body = read(s, n)
-        if flags & 4:  # a command of ZeroMQ's own
-            continue
-        frames.append(body)
-        if not flags & 1:
-            return frames
-
-
-def frame(body, more=False):
-    return struct.pack('>BQ', 2 | more, len(body)) + body
 
 
 def pack(v):
@@ -65,14 +40,11 @@ def request(envelope):
 
 def serve(connection, answer):
     try:
-        connection.sendall(b'\xff' + bytes(8) + b'\x7f\x03\x00' + b'NULL'.ljust(20, b'\0') + bytes(32))
-        read(connection, 64)
-        ready = b'\x05READY\x0bSocket-Type' + struct.pack('>I', 6) + b'ROUTER'
-        connection.sendall(struct.pack('BB', 4, len(ready)) + ready)
+        greet(connection, b'ROUTER')
         while True:
             kind, ident = request(receive(connection)[0])
             name, body = answer(kind)
-            connection.sendall(frame(pack([1, name, ident, 0, b'']), True) + frame(pack(body)))
+            connection.sendall(message(pack([1, name, ident, 0, b'']), pack(body)))
     except (EOFError, OSError):
         pass
 
