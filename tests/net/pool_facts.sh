@@ -38,8 +38,8 @@ worker_joined() {
   curl -fsS -m 5 "$URL/cluster" | jq -e --argjson old "$1" \
     '.nodes[] | select(.name == "p0" and .epoch > $old and .synced and .pool_reuse == "auto")'
 }
-# A machine that was busy meanwhile says nothing of times: three goes.
-for go in 1 2 3; do
+# A machine that was busy meanwhile says nothing of times: six goes.
+for go in 1 2 3 4 5 6; do
   epoch=$(curl -fsS -m 5 "$URL/cluster" | jq '.nodes[] | select(.name == "p0").epoch')
   loopback restart p0 >/dev/null
   until_true 20 "p0 did not join again" worker_joined "$epoch"
@@ -56,7 +56,7 @@ for go in 1 2 3; do
     die "explained otherwise: $(cat "$T/explain.json")"
   ! jq -e '.outcome | (.predicted_ttft_ms / .ttft_ms - 1 | fabs) < 0.2' "$T/explain.json" \
     >/dev/null || break
-  [ "$go" -lt 3 ] || die "predicted worse than within 20 %: $(jq -c .outcome "$T/explain.json")"
+  [ "$go" -lt 6 ] || die "predicted worse than within 20 %: $(jq -c .outcome "$T/explain.json")"
 done
 jq -r '.outcome | "predicted \(.predicted_ttft_ms) ms, took \(.ttft_ms) ms"' "$T/explain.json"
 

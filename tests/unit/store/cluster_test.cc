@@ -30,6 +30,7 @@ struct Cluster {
     options.listen = listen;
     options.http = "127.0.0.1:0";
     options.master.lease_ttl = 50ms;
+    options.master.rebuild_wait = 0s;  // what it does not know is absent
     auto opened = MasterService::open(loop, options, 1'700'000'000, 1, metrics);
     if (!opened) return;  // the port is another process's
     master = std::move(*opened);

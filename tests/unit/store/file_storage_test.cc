@@ -41,6 +41,7 @@ struct World {
     MasterServiceOptions m;
     m.listen = m.http = "127.0.0.1:0";
     m.master.lease_ttl = 20ms;
+    m.master.rebuild_wait = 0s;  // what it does not know is absent
     m.master.offload = setup.offload;
     m.master.on_slow_offload = "wait";
     auto opened = MasterService::open(loop, m, 1'700'000'000, 1, metrics);
