@@ -119,12 +119,13 @@ void Conductor::carry_out(const sched::ProxyTo& p, const InHand&) {
   const PairFirst known{o.bootstrap, first->bootstrap_engine};
   std::vector<Change> changes = changes_for(job->ask, e->options.model);
   if (p.second) {
-    change_for_second(o.pair, w.meeting, known, std::exchange(w.first.held, {}), changes);
+    change_for_second(o.pair, w.meeting, known, *job->ask.proxied, std::exchange(w.first.held, {}),
+                      changes);
   } else {
     w.times = {.sent = loop_.now(), .alone = e->requests == 1};
     if (pair) {
       w.meeting = engines_->meeting(prompts_of(job->ask.proxied->body));
-      change_for_first(o.pair, w.meeting, known, job->ask.proxied->path, changes);
+      change_for_first(o.pair, w.meeting, known, *job->ask.proxied, changes);
     }
   }
   ask_engine(*job, *e, changed_body(job->ask, e->options.model, changes), pair && !p.second);

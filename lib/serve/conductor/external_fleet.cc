@@ -17,11 +17,27 @@ bool knows_text_only(const GenerateRequest& ask) {
 
 // Of the prompt's blocks, as that engine's events make them.
 std::vector<uint64_t> engine_tags(const GenerateRequest& ask, const ExternalEngine& e) {
-  const std::string adapter = ask.proxied ? ask.proxied->adapter : "";
+  const std::string salt =
+      e.cache->chain_salt(ask.proxied ? ask.proxied->adapter : "", ask.cache_salt);
+  const std::span<const int32_t> tokens = ask.engine_tokens();
+  const uint64_t block = e.cache->block_tokens();
   std::vector<uint64_t> tags;
-  for (const BlockHash& h : chain_hashes(ask.engine_tokens(), e.cache->block_tokens(),
-                                         e.cache->chain_salt(adapter, ask.cache_salt)))
-    tags.push_back(h.tag());
+  if (!ask.proxied || ask.proxied->media.empty()) {
+    for (const BlockHash& h : chain_hashes(tokens, block, salt)) tags.push_back(h.tag());
+    return tags;
+  }
+  std::span<const MediaItem> media = ask.proxied->media;
+  BlockHash parent = chain_root(salt);
+  for (uint64_t at = 0; at + block <= tokens.size(); at += block) {
+    while (!media.empty() && media[0].begin + media[0].length <= at) media = media.subspan(1);
+    std::string content;
+    for (const MediaItem& item : media) {
+      if (item.begin >= at + block) break;
+      add_picture(content, item.name, static_cast<int64_t>(item.begin) - static_cast<int64_t>(at));
+    }
+    parent = ExternalCache::chain(parent, tokens.subspan(at, block), content);
+    tags.push_back(parent.tag());
+  }
   return tags;
 }
 

@@ -55,14 +55,18 @@ size_t prompts_of(const JsonText& body) {
   return list && list->is_array() ? std::max<size_t>(list->size(), 1) : 1;
 }
 
+bool one_answer(const JsonText& body) {
+  for (const char* count : {"n", "best_of"})
+    if (const auto n = body.find(count); n && *n != "1") return false;
+  const auto beams = body.find("use_beam_search");
+  return (!beams || *beams != "true") && prompts_of(body) == 1;
+}
+
 bool suits(PairKind kind, const ProxiedRequest& request) {
   if (request.method != "POST" || request.form || !generates(request.path)) return false;
   if (kind == PairKind::kSequential) return true;
-  const size_t prompts = prompts_of(request.body);
-  if (kind == PairKind::kSglang) return prompts <= kPromptsMax;
-  for (const char* count : {"n", "best_of"})
-    if (const auto n = request.body.find(count); n && *n != "1") return false;
-  return prompts == 1;
+  if (kind == PairKind::kSglang) return prompts_of(request.body) <= kPromptsMax;
+  return one_answer(request.body);
 }
 
 void drop_pair_members(std::vector<JsonText::Change>& changes) {
@@ -71,7 +75,7 @@ void drop_pair_members(std::vector<JsonText::Change>& changes) {
 }
 
 void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
-                      std::string_view path, std::vector<JsonText::Change>& changes) {
+                      const ProxiedRequest& request, std::vector<JsonText::Change>& changes) {
   if (kind == PairKind::kSglang) return change_for_sglang(meeting, first, changes);
   Json params = {{"do_remote_decode", true}, {"do_remote_prefill", false}};
   if (kind == PairKind::kConcurrent) {
@@ -82,15 +86,17 @@ void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst
       params[member] = nullptr;
   }
   put(changes, kKvParams, dump_json(params));
-  for (const char* member : {"stream_options", "min_tokens", "max_completion_tokens"})
+  for (const char* member :
+       {"stream_options", "min_tokens", "max_completion_tokens", "n", "best_of", "use_beam_search"})
     changes.push_back({member, std::nullopt});
   changes.push_back({"stream", "false"});
-  const bool responses = path == "/v1/responses";
+  const bool responses = request.path == "/v1/responses";
   changes.push_back({responses ? "max_output_tokens" : "max_tokens", "1"});
 }
 
 void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
-                       const std::string& answered, std::vector<JsonText::Change>& changes) {
+                       const ProxiedRequest& request, const std::string& answered,
+                       std::vector<JsonText::Change>& changes) {
   if (kind == PairKind::kSglang) return change_for_sglang(meeting, first, changes);
   if (kind == PairKind::kConcurrent) {
     const Json params = {{"do_remote_decode", false},
@@ -102,7 +108,11 @@ void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirs
   }
   const auto answer = parse_json(answered);
   if (!answer) return;
-  if (const auto handed = handed_over(*answer)) put(changes, kKvParams, dump_json(*handed));
+  const auto handed = handed_over(*answer);
+  if (!handed) return;
+  const Json* const blocks = member(*handed, "remote_block_ids");  // none: null
+  if (blocks != nullptr && !blocks->is_null() && !one_answer(request.body)) return;
+  put(changes, kKvParams, dump_json(*handed));
 }
 
 Result<Json> handed_over(const Json& answer) {

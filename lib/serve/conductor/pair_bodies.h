@@ -3,7 +3,6 @@
 // Thread: values. Pure. Source: the examples of proxies that vLLM and SGLang publish.
 #pragma once
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/json_fwd.h"
@@ -16,19 +15,24 @@ namespace mc::serve {
 
 // Prompts of a request: a list of texts or of lists of ids has several.
 size_t prompts_of(const JsonText& body);
+// Whether it asks for one answer to one prompt.
+bool one_answer(const JsonText& body);
 // Whether a pair can answer it: a POST of JSON that asks for tokens, of few prompts. A concurrent
 // pair answers one prompt once: a transfer's name stands for that alone.
 bool suits(PairKind kind, const ProxiedRequest& request);
 
 // No client says where KV comes from: these go out of its body.
 void drop_pair_members(std::vector<JsonText::Change>& changes);
-// What the body says to a half, after drop_pair_members(). The first computes one token, but for
-// SGLang, whose halves get the same. `path`: where the client asked: APIs name members differently.
-// `answered`: by the first half of a sequential pair.
+// What the body says to a half, after drop_pair_members(). The first computes one token of one
+// answer, but for SGLang, whose halves get the same. `request`: as the client sent it.
 void change_for_first(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
-                      std::string_view path, std::vector<JsonText::Change>& changes);
+                      const ProxiedRequest& request, std::vector<JsonText::Change>& changes);
+// `answered`: by the first half of a sequential pair. Blocks that it names are those of one prompt,
+// and are freed once they were read (vLLM's NixlConnector): several answers or prompts do not get
+// them, and the second half computes these.
 void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirst& first,
-                       const std::string& answered, std::vector<JsonText::Change>& changes);
+                       const ProxiedRequest& request, const std::string& answered,
+                       std::vector<JsonText::Change>& changes);
 
 // What the first half of a sequential pair hands over. Errors: kUnsupported: nothing.
 Result<Json> handed_over(const Json& answer);

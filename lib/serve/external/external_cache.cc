@@ -7,7 +7,8 @@ constexpr size_t kGroupsMax = 64;
 
 uint8_t medium_bit(const std::string& medium) {
   if (medium.empty() || medium == "GPU" || medium == "gpu") return ExternalCache::kGpu;
-  return medium == "CPU" || medium == "cpu" ? ExternalCache::kCpu : ExternalCache::kDisk;
+  const bool memory = medium == "CPU" || medium == "cpu" || medium == "CPU_PINNED";
+  return memory ? ExternalCache::kCpu : ExternalCache::kDisk;
 }
 
 std::string salt_text(const std::string& adapter, const std::string& salt) {
@@ -52,8 +53,8 @@ void ExternalCache::store(const ExternalEvent& e) {
     skipped_ += e.hashes.size();
     return;
   }
-  tells_extras_ |= !e.extras.empty();
-  BlockHash parent = chain_root(salt_text(e.lora, e.extras.empty() ? "" : e.extras[0].salt));
+  tells_salts_ |= !e.extras.empty() || !e.salt.empty();
+  BlockHash parent = chain_root(salt_text(e.lora, e.extras.empty() ? e.salt : e.extras[0].salt));
   if (e.parent) {
     const auto name = tags_.find(*e.parent);
     if (name == tags_.end()) {
@@ -84,20 +85,25 @@ void ExternalCache::store(const ExternalEvent& e) {
 }
 
 BlockHash ExternalCache::hash_of(const ExternalEvent& e, size_t block, BlockHash parent) {
+  std::string content = e.extras.empty() ? "" : e.extras[block].content;
   if (!e.extras.empty() && e.extras[block].unknown) {
     ++unknown_extra_;
-    parent = with_content(parent, "?" + std::to_string(e.hashes[block]));
-  } else if (!e.extras.empty() && !e.extras[block].content.empty()) {
-    parent = with_content(parent, e.extras[block].content);
+    content = "?" + std::to_string(e.hashes[block]);
   }
-  return chain_hash(parent, std::span(e.tokens).subspan(block * block_tokens_, block_tokens_));
+  return chain(parent, std::span(e.tokens).subspan(block * block_tokens_, block_tokens_), content);
+}
+
+BlockHash ExternalCache::chain(const BlockHash& parent, std::span<const int32_t> tokens,
+                               std::string_view content) {
+  return chain_hash(content.empty() ? parent : with_content(parent, content), tokens);
 }
 
 std::string ExternalCache::chain_salt(const std::string& adapter, const std::string& salt) const {
-  return salt_text(adapter, tells_extras_ ? salt : "");
+  return salt_text(adapter, tells_salts_ ? salt : "");
 }
 
 void ExternalCache::remove(const ExternalEvent& e) {
+  if (!e.here) return;
   if (e.group && other_groups_.contains(*e.group)) return;  // their blocks have the same names
   for (const uint64_t hash : e.hashes) {
     const auto name = tags_.find(hash);

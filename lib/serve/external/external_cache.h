@@ -40,8 +40,11 @@ class ExternalCache {
   uint64_t skipped() const { return skipped_; }  // of adapters, other sizes, over the bound
   uint64_t unknown_extra() const { return unknown_extra_; }
   // The salt of our hashes for a prompt of that adapter ("": the model itself) and cache salt.
-  // Engines that tell no extra keys have all salts in one.
+  // Engines that tell no salts have all of them in one.
   std::string chain_salt(const std::string& adapter, const std::string& salt) const;
+  // Our hash of a block with that content beside its tokens (external_events.h); "": none.
+  static BlockHash chain(const BlockHash& parent, std::span<const int32_t> tokens,
+                         std::string_view content);
 
   enum Medium : uint8_t { kGpu = 1, kCpu = 2, kDisk = 4, kAny = 7 };
   // Leading blocks of a prompt that it holds in one of `media`: by our tags, or by its own names.
@@ -66,7 +69,7 @@ class ExternalCache {
   std::unordered_map<uint64_t, uint64_t> tags_;  // by the engine's name
   std::unordered_map<uint64_t, Known> blocks_;   // by tag
   uint64_t orphans_ = 0, skipped_ = 0, unknown_extra_ = 0;
-  bool tells_extras_ = false;
+  bool tells_salts_ = false;
   std::set<int64_t> other_groups_;  // of attention that is not full
 };
 

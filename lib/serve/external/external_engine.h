@@ -38,8 +38,9 @@ struct ExternalEngine {
   bool asks_models = false;                          // the check under way
   Time models_at{};                                  // when it was asked for them
   AdapterNames adapters;
-  std::string bootstrap_engine;       // its name at its bootstrap server, for a concurrent pair
-  Time no_tokens_until{};             // it cannot say a prompt's tokens, and is not asked before
+  std::string bootstrap_engine;  // its name at its bootstrap server, for a concurrent pair
+  // It cannot say a prompt's tokens, or those with pictures among them, and is not asked before.
+  Time no_tokens_until{}, no_render_until{};
   std::string why = "not asked yet";  // when it is not up
   Time checked{};
   Duration check_after{};     // asked again this long after `checked`

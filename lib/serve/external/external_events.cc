@@ -51,10 +51,10 @@ Result<std::vector<uint64_t>> event_hashes(const wire::Value& list) {
 }
 
 // [identifier, offset] of a picture.
-bool add_picture(const wire::Value& v, std::string& content) {
+bool read_picture(const wire::Value& v, std::string& content) {
   const auto offset = v.at(1).integer();
   if (v.size() != 2 || v.at(0).bytes().empty() || !offset) return false;
-  content += std::string(v.at(0).bytes()) + '\0' + std::to_string(*offset) + '\0';
+  add_picture(content, v.at(0).bytes(), *offset);
   return true;
 }
 
@@ -63,7 +63,7 @@ ExternalEvent::Extra event_extra(const wire::Value& keys, const ExternalEvent& e
   for (size_t i = 0; i < keys.size(); ++i) {
     const wire::Value key = keys.at(i);
     if (key.kind() == wire::Value::Kind::kArray)
-      extra.unknown |= !add_picture(key, extra.content);
+      extra.unknown |= !read_picture(key, extra.content);
     else if (key.kind() == wire::Value::Kind::kBinary)
       extra.content += key.bytes();
     else if (i == 0 && !e.lora.empty() && key.text() == e.lora)
@@ -94,13 +94,15 @@ Result<> stored(const EventFields& fields, ExternalEvent& e) {
                 e.hashes.size(), static_cast<unsigned long long>(block));
   e.tokens.reserve(tokens.size());
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto t = tokens.at(i).integer();
+    const wire::Value token = tokens.at(i);
+    const bool with_next = token.kind() == wire::Value::Kind::kArray && token.size() == 2;
+    const auto t = with_next ? token.at(0).integer() : token.integer();
     if (!t || *t < 0 || *t > INT32_MAX) return fail(Code::kInvalid, "token_ids[%zu]", i);
     e.tokens.push_back(static_cast<int32_t>(*t));
   }
   e.lora = fields.get(7, "lora_name").text().substr(0, kNameMax);
   e.adapter = !fields.get(5, "lora_id").nil() || !e.lora.empty();
-  e.medium = fields.get(6, "medium").text().substr(0, 16);
+  e.salt = fields.get(kNowhere, "cache_salt").text();
   const wire::Value extras = fields.get(8, "extra_keys");
   if (extras.kind() == wire::Value::Kind::kArray && extras.size() != e.hashes.size())
     return fail(Code::kInvalid, "%zu extra_keys for %zu blocks", extras.size(), e.hashes.size());
@@ -110,7 +112,6 @@ Result<> stored(const EventFields& fields, ExternalEvent& e) {
   const std::string_view kind = fields.get(kNowhere, "kv_cache_spec_kind").text();
   e.full = kind.empty() || kind == "unknown" || kind.find("full") != kind.npos ||
            kind == "mla_attention";
-  e.here = fields.get(kNowhere, "locality").text() != "REMOTE";
   return {};
 }
 
@@ -124,12 +125,14 @@ Result<> decode_event(const wire::Value& v, ExternalBatch& batch) {
              type == "stored") {
     MC_TRY(e.hashes, event_hashes(fields.get(1, "block_hashes", "seq_hashes")));
     e.group = fields.get(kNowhere, "group_idx").integer();
-    if (type == "BlockStored" || type == "stored") {
+    const bool added = type == "BlockStored" || type == "stored";
+    if (added) {
       MC_TRY_(stored(fields, e));
     } else {
       e.kind = ExternalEvent::Kind::kRemoved;
-      e.medium = fields.get(2, "medium").text().substr(0, 16);
     }
+    e.medium = fields.get(added ? 6 : 2, "medium").text().substr(0, 16);
+    e.here = e.medium != "EXTERNAL" && fields.get(kNowhere, "locality").text() != "REMOTE";
   } else {
     ++batch.skipped;
     return {};
@@ -139,6 +142,11 @@ Result<> decode_event(const wire::Value& v, ExternalBatch& batch) {
 }
 
 }  // namespace
+
+void add_picture(std::string& content, std::string_view name, int64_t offset) {
+  content.append(name).push_back('\0');
+  content.append(std::to_string(offset)).push_back('\0');
+}
 
 Result<ExternalBatch> decode_events(std::string_view payload) {
   MC_TRY(const wire::Document doc, wire::Document::parse(payload, kEventBytesMax));

@@ -128,11 +128,14 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
         if (!done) return then(nullptr);
         if (!*asked || !(*asked)->question) return then(asked.get());
         x.on_gone([] {});  // not the text's any more
-        engine_tokens_.get(*(*asked)->question, tenant,
-                           [asked, then](const std::vector<int32_t>& tokens) {
-                             if (!tokens.empty()) (*asked)->proxied->tokens = tokens;
-                             then(asked.get());
-                           });
+        engine_tokens_.get(*(*asked)->question, tenant, [asked, then](const EnginePrompt& prompt) {
+          ProxiedRequest& proxied = *(*asked)->proxied;
+          if (!prompt.tokens.empty()) {
+            proxied.tokens = prompt.tokens;
+            proxied.media = prompt.media;
+          }
+          then(asked.get());
+        });
       });
 }
 

@@ -21,9 +21,12 @@ constexpr std::array kChatMembers = {
     "mm_processor_kwargs"};
 constexpr std::array kTextMembers = {"prompt", "add_special_tokens"};
 
-std::vector<int32_t> tokens_in(const std::string& body) {
-  const auto json = parse_json(body);
-  const Json* const list = json ? member(*json, "tokens") : nullptr;
+// Parts of a message that are no text, as vLLM names their members.
+constexpr std::array<std::string_view, 8> kMediaMembers = {
+    "\"image_url\"", "\"image_embeds\"", "\"audio_url\"", "\"audio_embeds\"",
+    "\"video_url\"", "\"input_audio\"",  "\"image_pil\"", "\"input_image\""};
+
+std::vector<int32_t> tokens_in(const Json* list) {
   if (list == nullptr || !list->is_array()) return {};
   std::vector<int32_t> tokens;
   tokens.reserve(list->size());
@@ -32,6 +35,51 @@ std::vector<int32_t> tokens_in(const std::string& body) {
     tokens.push_back(t.get<int32_t>());
   }
   return tokens;
+}
+
+// Nothing where its names and its places do not agree.
+std::optional<std::vector<MediaItem>> media_in(const Json& rendered, size_t tokens) {
+  const Json* const features = member(rendered, "features");
+  std::vector<MediaItem> all;
+  if (features == nullptr || features->is_null()) return all;
+  const Json* const names = member(*features, "mm_hashes");
+  const Json* const places = member(*features, "mm_placeholders");
+  if (names == nullptr || !names->is_object() || places == nullptr) return std::nullopt;
+  for (const auto& [kind, list] : names->items()) {
+    const Json* const at = member(*places, kind.c_str());
+    if (at == nullptr || !list.is_array() || !at->is_array() || list.size() != at->size())
+      return std::nullopt;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Json* const begin = member((*at)[i], "offset");
+      const Json* const length = member((*at)[i], "length");
+      if (!list[i].is_string() || begin == nullptr || !begin->is_number_unsigned() ||
+          length == nullptr || !length->is_number_unsigned() || begin->get<uint64_t>() > tokens ||
+          length->get<uint64_t>() > tokens)
+        return std::nullopt;
+      all.push_back({list[i].get<std::string>(), begin->get<uint64_t>(), length->get<uint64_t>()});
+    }
+  }
+  std::sort(all.begin(), all.end(),
+            [](const MediaItem& a, const MediaItem& b) { return a.begin < b.begin; });
+  return all;
+}
+
+EnginePrompt prompt_in(const std::string& body, bool media) {
+  const auto json = parse_json(body);
+  if (!json) return {};
+  EnginePrompt prompt;
+  prompt.tokens = tokens_in(member(*json, media ? "token_ids" : "tokens"));
+  if (!media) return prompt;
+  auto items = media_in(*json, prompt.tokens.size());
+  if (!items) return {};
+  prompt.media = std::move(*items);
+  return prompt;
+}
+
+size_t bytes_of(const EnginePrompt& prompt) {
+  size_t bytes = 4 * prompt.tokens.size() + kKeptOverhead;
+  for (const MediaItem& item : prompt.media) bytes += sizeof item + item.name.size();
+  return bytes;
 }
 
 }  // namespace
@@ -53,6 +101,8 @@ std::optional<TokenQuestion> token_question(const JsonText& body, bool chat,
     std::for_each(kChatMembers.begin(), kChatMembers.end(), add);
   else
     std::for_each(kTextMembers.begin(), kTextMembers.end(), add);
+  q.media = chat && std::any_of(kMediaMembers.begin(), kMediaMembers.end(),
+                                [&](auto name) { return text->find(name) != text->npos; });
   q.model = model;
   q.adapter = adapter;
   const std::string whole = model + '\0' + adapter + '\0' + q.members;
@@ -69,10 +119,11 @@ EngineTokens::~EngineTokens() {
 }
 
 // The next in turn of those that can be asked.
-ExternalEngine* EngineTokens::engine_for(const std::string& model,
-                                         const std::string& adapter) const {
+ExternalEngine* EngineTokens::engine_for(const std::string& model, const std::string& adapter,
+                                         bool media) const {
   const auto fits = [&](const ExternalEngine& e) {
-    return e.up && e.options.serves == model && loop_.now() >= e.no_tokens_until &&
+    return e.up && e.options.serves == model &&
+           loop_.now() >= (media ? e.no_render_until : e.no_tokens_until) &&
            (adapter.empty() || e.adapters.contains(adapter));
   };
   ExternalEngine *first = nullptr, *next = nullptr;
@@ -87,20 +138,23 @@ ExternalEngine* EngineTokens::engine_for(const std::string& model,
 void EngineTokens::get(const TokenQuestion& question, size_t owner, Then then) {
   if (const auto known = by_key_.find(question.key); known != by_key_.end()) {
     kept_.splice(kept_.begin(), kept_, known->second);
-    return then(known->second->tokens);
+    return then(known->second->prompt);
   }
   if (const auto asked = under_way_.find(question.key); asked != under_way_.end()) {
     if (asked->second.late) return then({});
     return asked->second.waiting.push_back(std::move(then));
   }
   ExternalEngine* const e =
-      wait_.count() > 0 ? engine_for(question.model, question.adapter) : nullptr;
+      wait_.count() > 0 ? engine_for(question.model, question.adapter, question.media) : nullptr;
   if (e == nullptr || under_way_.size() >= kUnderWayMax) return then({});
   last_ = e->options.name;
-  http::ClientRequest r = e->request("POST", "/tokenize");
+  const bool media = question.media;
+  http::ClientRequest r = e->request("POST", media ? "/v1/chat/completions/render" : "/tokenize");
   r.headers.push_back({"content-type", "application/json"});
   r.body = "{\"model\":";
   append_quoted(r.body, question.adapter.empty() ? e->options.model : question.adapter);
+  // Without what the pictures were made into: vLLM's name for that, and its older one.
+  if (media) r.body += R"(,"mm_payload":"none","return_mm_kwargs":false)";
   r.body += ',' + question.members + '}';
   r.timeout = kAnswerMax;
   r.answer_max = kTokensMax;
@@ -108,6 +162,7 @@ void EngineTokens::get(const TokenQuestion& question, size_t owner, Then then) {
   asked.waiting.push_back(std::move(then));
   asked.engine = last_;
   asked.owner = owner;
+  asked.media = media;
   http::ClientCallbacks calls;
   calls.on_done = [this, key = question.key](const Result<http::ClientResponse>& answer) {
     answered(key, answer);
@@ -130,37 +185,39 @@ void EngineTokens::answered(const Digest& key, const Result<http::ClientResponse
   const auto it = under_way_.find(key);
   if (it == under_way_.end()) return;
   it->second.http = 0;
+  const bool media = it->second.media;
   const int status = answer ? answer->status : 0;
   if (ExternalEngine* const e = engines_.find(it->second.engine); e != nullptr && status != 200) {
     const bool absent = status == 404 || status == 405 || status == 501;
     const bool refused = status / 100 == 4 && !absent;  // this text, or our key
-    if (!refused) e->no_tokens_until = loop_.now() + (absent ? kAbsentFor : kFailedFor);
+    if (!refused)
+      (media ? e->no_render_until : e->no_tokens_until) =
+          loop_.now() + (absent ? kAbsentFor : kFailedFor);
   }
   if (status != 200) return done(key, {});
-  if (answer->body.size() <= TextWork::kShort) return done(key, tokens_in(answer->body));
+  if (answer->body.size() <= TextWork::kShort) return done(key, prompt_in(answer->body, media));
   const auto text = std::make_shared<std::string>(answer->body);
-  const auto tokens = std::make_shared<std::vector<int32_t>>();
+  const auto prompt = std::make_shared<EnginePrompt>();
   const auto job = pool_.submit(
-      it->second.owner, text->size(), [text, tokens] { *tokens = tokens_in(*text); },
-      [this, key, tokens] { done(key, std::move(*tokens)); });
+      it->second.owner, text->size(), [text, prompt, media] { *prompt = prompt_in(*text, media); },
+      [this, key, prompt] { done(key, std::move(*prompt)); });
   if (!job) done(key, {});
 }
 
-void EngineTokens::done(const Digest& key, std::vector<int32_t> tokens) {
+void EngineTokens::done(const Digest& key, EnginePrompt prompt) {
   auto node = under_way_.extract(key);
-  if (!tokens.empty()) keep(key, tokens);
+  if (!prompt.tokens.empty()) keep(key, prompt);
   if (node.empty()) return;
-  for (const Then& then : node.mapped().waiting) then(tokens);
+  for (const Then& then : node.mapped().waiting) then(prompt);
 }
 
-void EngineTokens::keep(const Digest& key, const std::vector<int32_t>& tokens) {
-  const auto bytes_of = [](const std::vector<int32_t>& t) { return 4 * t.size() + kKeptOverhead; };
-  if (by_key_.contains(key) || bytes_of(tokens) > kCacheBytes) return;
-  kept_.push_front({key, tokens});
+void EngineTokens::keep(const Digest& key, const EnginePrompt& prompt) {
+  if (by_key_.contains(key) || bytes_of(prompt) > kCacheBytes) return;
+  kept_.push_front({key, prompt});
   by_key_[key] = kept_.begin();
-  kept_bytes_ += bytes_of(tokens);
+  kept_bytes_ += bytes_of(prompt);
   while (kept_bytes_ > kCacheBytes) {
-    kept_bytes_ -= bytes_of(kept_.back().tokens);
+    kept_bytes_ -= bytes_of(kept_.back().prompt);
     by_key_.erase(kept_.back().key);
     kept_.pop_back();
   }

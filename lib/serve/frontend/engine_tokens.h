@@ -1,9 +1,10 @@
 // Asks external engines for a prompt's tokens (POST /tokenize), so that a request is routed by what
-// the engine will see.
+// the engine will see. With pictures and the like among them POST /v1/chat/completions/render is
+// asked, which has their names as well.
 //
 // Answers are kept, the least recently used go first. Equal questions that are under way are one.
-// Who asks waits `wait` at most; a later answer is kept for the next who asks. An engine that has
-// no /tokenize, or fails, is left alone for a while.
+// Who asks waits `wait` at most; a later answer is kept for the next who asks. An engine that does
+// not have the path, or fails, is left alone for a while.
 //
 // Bounded: kCacheBytes of answers, kUnderWayMax questions.
 // Thread: the loop's.
@@ -23,12 +24,20 @@
 #include "serve/external/external_engines.h"
 #include "serve/frontend/text_pool.h"
 #include "serve/protocol/json_text.h"
+#include "serve/protocol/proxied_request.h"
 
 namespace mc::serve {
 
-// A body for /tokenize, but for the model's name.
+// A prompt as the engine will see it.
+struct EnginePrompt {
+  std::vector<int32_t> tokens;
+  std::vector<MediaItem> media;
+};
+
+// A body for /tokenize or /render, but for the model's name.
 struct TokenQuestion {
   std::string members;  // JSON: "messages":[..],"tools":[..]
+  bool media = false;   // pictures and the like are in it
   std::string model;    // as the conductor calls it
   std::string adapter;  // "": the model itself
   Digest key{};
@@ -42,7 +51,7 @@ class EngineTokens {
   static constexpr size_t kCacheBytes = 64 * kMiB;
   static constexpr size_t kUnderWayMax = 256;
   // No tokens: they are not known in time.
-  using Then = std::function<void(const std::vector<int32_t>& tokens)>;
+  using Then = std::function<void(const EnginePrompt& prompt)>;
 
   // All outlive it. `wait` 0: engines are not asked.
   EngineTokens(io::Loop& loop, ExternalEngines& engines, TextPool& pool, Duration wait);
@@ -52,25 +61,26 @@ class EngineTokens {
 
   // Calls `then` at once or later. `owner`: whose place in the pool a long answer takes.
   void get(const TokenQuestion& question, size_t owner, Then then);
-  bool can_ask(const std::string& model) const { return engine_for(model, "") != nullptr; }
+  bool can_ask(const std::string& model) const { return engine_for(model, "", false) != nullptr; }
 
  private:
   struct Kept {
     Digest key;
-    std::vector<int32_t> tokens;
+    EnginePrompt prompt;
   };
   struct UnderWay {
     std::vector<Then> waiting;
     http::Client::Id http = 0;
     std::string engine;
     size_t owner = 0;
-    bool late = false;
+    bool media = false, late = false;
   };
-  ExternalEngine* engine_for(const std::string& model, const std::string& adapter) const;
+  ExternalEngine* engine_for(const std::string& model, const std::string& adapter,
+                             bool media) const;
   void answered(const Digest& key, const Result<http::ClientResponse>& answer);
-  void done(const Digest& key, std::vector<int32_t> tokens);
+  void done(const Digest& key, EnginePrompt prompt);
   void give_up(const Digest& key);
-  void keep(const Digest& key, const std::vector<int32_t>& tokens);
+  void keep(const Digest& key, const EnginePrompt& prompt);
 
   io::Loop& loop_;
   ExternalEngines& engines_;

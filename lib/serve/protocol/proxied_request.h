@@ -22,6 +22,12 @@ inline bool generates(std::string_view path) {
          path == "/v1/messages";
 }
 
+// A picture or the like in a prompt: its name in the hashes of an engine, and its tokens.
+struct MediaItem {
+  std::string name;
+  uint64_t begin = 0, length = 0;
+};
+
 struct ProxiedRequest {
   std::string path;
   std::string target;  // the path and its query as the client sent them; empty: `path`
@@ -36,6 +42,7 @@ struct ProxiedRequest {
   bool stream = false;
   // The prompt's tokens as the engine will see them; empty: not known, or the request's own.
   std::vector<int32_t> tokens;
+  std::vector<MediaItem> media;  // among them, in their order
   uint64_t tokens_about = 1;     // estimated from the text, where no tokens are known
   std::vector<uint64_t> pieces;  // hashes of the text's pieces (serve/external/text_affinity.h)
 };

@@ -8,6 +8,7 @@
 #include "conductor_fakes.h"
 #include "publisher.h"
 #include "serve/external/external_cache.h"
+#include "sglang_frames.h"
 #include "vllm_frames.h"
 
 using namespace mc;
@@ -144,6 +145,54 @@ TEST_CASE("F174: frames that vLLM sent are understood, live and repeated") {
   for (const char* payload : kVllmBatches) engine.keep_raw(from_hex(payload));
   Followed f(loop, engine.events(), engine.replay());
   REQUIRE(until(loop, [&] { return f.stream->order().next() == 3; }));
+  CHECK(f.stream->faults() == 0);
+}
+
+TEST_CASE("frames that SGLang sent are understood, live and repeated") {
+  sched::PrefixIndex index;
+  ExternalCache cache(index, 0, 0, 100);
+  const auto held = [&](const std::vector<int32_t>& prompt, const char* adapter, const char* salt) {
+    std::vector<uint64_t> tags;
+    for (const BlockHash& h : chain_hashes(prompt, 2, cache.chain_salt(adapter, salt)))
+      tags.push_back(h.tag());
+    return std::pair(cache.match(tags, ExternalCache::kGpu),
+                     cache.match(tags, ExternalCache::kAny));
+  };
+  const auto apply = [&](size_t i) {
+    const auto decoded = decode_events(from_hex(kSglangBatches[i]));
+    REQUIRE_MESSAGE(decoded, decoded.error().what);
+    CHECK(decoded->skipped == 0);
+    cache.apply(*decoded);
+  };
+  using Held = std::pair<size_t, size_t>;
+  const std::vector<int32_t> prompt{11, 12, 13, 14};
+  apply(0);
+  CHECK(held(prompt, "", "") == Held{2, 2});
+  apply(1);
+  CHECK(held(prompt, "", "salt") == Held{2, 2});
+  CHECK(held(prompt, "", "other") == Held{0, 0});
+  CHECK(held(prompt, "", "") == Held{2, 2});
+  apply(2);
+  CHECK(held({21, 22}, "sql", "") == Held{1, 1});
+  CHECK(held({21, 22}, "", "") == Held{0, 0});
+  apply(3);
+  CHECK(held(prompt, "", "") == Held{1, 2});
+  const size_t blocks = cache.blocks();
+  apply(4);
+  CHECK(cache.blocks() == blocks);  // a pool's blocks are not the engine's
+  CHECK(held(prompt, "", "") == Held{1, 2});
+  apply(5);
+  CHECK(held({31, 32}, "", "") == Held{1, 1});
+
+  // The same by sockets: a replay of four frames, with an empty topic.
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Publisher engine(loop);
+  engine.with_topic = true;
+  engine.topic = "";
+  for (const char* payload : kSglangBatches) engine.keep_raw(from_hex(payload));
+  Followed f(loop, engine.events(), engine.replay());
+  REQUIRE(until(loop, [&] { return f.stream->order().next() == kSglangBatches.size(); }));
   CHECK(f.stream->faults() == 0);
 }
 

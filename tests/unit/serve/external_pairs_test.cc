@@ -94,6 +94,43 @@ TEST_CASE("the first half of a pair computes one token, whatever the API calls t
   CHECK(m.d->asked[0]["kv_transfer_params"]["do_remote_prefill"] == true);
 }
 
+// A NixlConnector's blocks are one prompt's, and free once they were read.
+TEST_CASE("a sequential pair: KV of named blocks is for one answer to one prompt") {
+  PairSite m("sequential");
+  const std::string texts = R"({"model":"tiny","prompt":["abcd","efghijkl"]})";
+  for (const std::string& several : {prompt_with(R"(,"n":2)"), prompt_with(R"(,"best_of":3)"),
+                                     prompt_with(R"(,"use_beam_search":true)"), texts}) {
+    CAPTURE(several);
+    CHECK(m.ask("/v1/completions", several).status == 200);
+    for (const char* member : {"n", "best_of", "use_beam_search"})
+      CHECK_FALSE(m.p->asked.back().contains(member));  // its KV is the same for all
+    CHECK(m.d->asked.back() == *parse_json(several));
+  }
+  for (const char* more : {R"(,"n":1)", R"(,"n":null,"use_beam_search":false)"}) {
+    CAPTURE(more);
+    CHECK(m.ask("/v1/completions", prompt_with(more)).status == 200);
+    CHECK(m.d->asked.back()["kv_transfer_params"]["do_remote_prefill"] == true);
+  }
+  CHECK(m.ask("/v1/completions", R"({"model":"tiny","prompt":["abcd"]})").status == 200);
+  CHECK(m.d->asked.back().contains("kv_transfer_params"));
+  CHECK(m.p->asked.size() == 7);
+  CHECK(m.conductor->external().ejected(m.loop.now()) == 0);
+  m.check_idle();
+}
+
+TEST_CASE("a sequential pair: KV that is found by its tokens is for all answers and prompts") {
+  ProxiedRequest request;
+  request.path = "/v1/completions";
+  request.body = *JsonText::parse(prompt_with(R"(,"n":2)"));
+  std::vector<JsonText::Change> changes;
+  drop_pair_members(changes);
+  change_for_second(PairKind::kSequential, {}, {}, request,
+                    R"({"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":null}})",
+                    changes);
+  REQUIRE(changes[0].name == "kv_transfer_params");
+  CHECK(changes[0].value == R"({"do_remote_prefill":true,"remote_block_ids":null})");
+}
+
 TEST_CASE("a prompt list or several answers do not go to a concurrent pair") {
   PairSite m("concurrent");
   const auto r = m.ask("/v1/completions", prompt_with(R"(,"n":2)"));

@@ -100,6 +100,77 @@ TEST_CASE("an engine without /tokenize is left alone, and our own template or th
     CHECK(m.ask("/v1/chat/completions", picture).headers.at("x-mc-prefill") == first);
 }
 
+TEST_CASE("a chat with a picture is routed by the picture's name in the engine's hashes") {
+  Mixed m(false);
+  MockEngine& a = m.engine("e0");
+  MockEngine& b = m.engine("e1");
+  const auto rendering = [](const char* name, int begin, int length) {
+    return strf(R"({"token_ids":[1,2,3,4,5,6,7,8,9,10,11,12,13],"features":{"mm_hashes":)"
+                R"({"image":["%s"]},"mm_placeholders":{"image":[{"offset":%d,"length":%d}]}}})",
+                name, begin, length);
+  };
+  const auto chat = [](const std::string& url) {
+    return R"({"model":"tiny","messages":[{"role":"user","content":[{"type":"image_url",)"
+           R"("image_url":{"url":")" +
+           url + "\"}}]}]}";
+  };
+  // What e1 has, as vLLM tells it: the picture lies on tokens 2 to 6.
+  const auto block = [](uint64_t hash, uint64_t first, const std::string& keys) {
+    Pack p;
+    p.map(6).text("type").text("BlockStored").text("block_hashes").array(1).integer(hash);
+    p.text("parent_block_hash");
+    if (hash == 1001)
+      p.nil();
+    else
+      p.integer(hash - 1);
+    p.text("token_ids").array(4);
+    for (uint64_t t = first; t < first + 4; ++t) p.integer(t);
+    return p.text("block_size").integer(4).text("extra_keys").array(1).out + keys;
+  };
+  b.publisher.publish({block(1001, 1, Pack().array(1).array(2).text("cat").integer(2).out),
+                       block(1002, 5, Pack().array(1).array(2).text("cat").negative(-2).out),
+                       block(1003, 9, Pack().nil().out)});
+  REQUIRE(m.indexed("e1", 3));
+  const auto best = [&](const std::string& body) {
+    return (*parse_json(m.ask("/debug/route", body).body))["best_tokens"].get<int>();
+  };
+
+  a.rendering = b.rendering = rendering("cat", 2, 5);
+  for (int i = 0; i < 3; ++i)
+    CHECK(m.ask("/v1/chat/completions", chat("data:,cat")).headers.at("x-mc-prefill") == "e1");
+  CHECK(best(chat("data:,cat")) == 12);
+  REQUIRE(a.rendered.size() + b.rendered.size() == 1);
+  CHECK(a.tokenized + b.tokenized == 0);
+  const Json& asked = a.rendered.empty() ? b.rendered[0] : a.rendered[0];
+  CHECK(asked["mm_payload"] == "none");
+  CHECK(asked["messages"] == (*parse_json(chat("data:,cat")))["messages"]);
+  a.rendering = b.rendering = rendering("dog", 2, 5);
+  CHECK(best(chat("data:,dog")) == 0);
+  a.rendering = b.rendering = rendering("cat", 6, 5);  // elsewhere
+  CHECK(best(chat("data:,later")) == 0);
+
+  // A rendering that contradicts itself is none: the text alone decides.
+  for (const std::string& wrong :
+       {rendering("cat", 14, 5), rendering("cat", 2, 1000), std::string("[]"),
+        std::string(R"({"token_ids":[1,2,3,4,5],"features":{"mm_hashes":{"image":["cat"]}}})"),
+        std::string(R"({"token_ids":[1,2,3,4,5],"features":{"mm_hashes":{"image":["cat"]},)"
+                    R"("mm_placeholders":{"image":[]}}})")}) {
+    CAPTURE(wrong);
+    a.rendering = b.rendering = wrong;
+    const size_t before = a.rendered.size() + b.rendered.size();
+    CHECK(best(chat("data:,wrong")) == 0);
+    CHECK(a.rendered.size() + b.rendered.size() == before + 1);
+  }
+  // Nor is an engine without it asked again at once.
+  a.rendering.clear();
+  b.rendering.clear();
+  const size_t before = a.rendered.size() + b.rendered.size();
+  for (int i = 0; i < 5; ++i)
+    CHECK(m.ask("/v1/chat/completions", chat("data:,none")).status == 200);
+  CHECK(a.rendered.size() + b.rendered.size() == before + 2);
+  CHECK(a.tokenized + b.tokenized == 0);
+}
+
 TEST_CASE("F85: a keyed tenant's prompt finds its engine 100 of 100 times, by events alone") {
   for (const bool tells : {true, false}) {
     CAPTURE(tells);

@@ -99,6 +99,12 @@ struct MockEngine {
     x.reply(200, "application/json", dump_json(answered));
   }
 
+  void render(const http::Exchange& x) {
+    rendered.push_back(*parse_json(x.request().body));
+    if (rendering.empty()) return x.reply(404, "application/json", R"({"detail":"Not Found"})");
+    x.reply(200, "application/json", rendering);
+  }
+
   void page(const http::Exchange& x) {
     const std::string& path = x.request().path;
     if (!well) return x.reply(500, "text/plain", "broken\n");
@@ -121,6 +127,7 @@ struct MockEngine {
     if (path == "/metrics" && metrics.empty()) return x.reply(404, "text/plain", "none\n");
     if (path == "/metrics") return x.reply(200, "text/plain", metrics);
     if (path == "/tokenize") return tokenize(x);
+    if (path == "/v1/chat/completions/render") return render(x);
     if (delay.count() == 0) return generate(x);
     loop.after(delay, [this, x] { generate(x); });
   }
@@ -218,6 +225,8 @@ struct MockEngine {
   std::string adapter;                                   // a LoRA adapter that it lists
   std::string metrics;                                   // empty: it has none
   bool tells_extras = false;                             // in its events
+  std::string rendering;                                 // what /render says; empty: it has none
+  std::vector<Json> rendered;                            // what it was asked
   bool tokenizes = true, hold_tokens = false;
   int tokenized = 0;
   std::vector<http::Exchange> held_tokens;

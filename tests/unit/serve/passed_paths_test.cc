@@ -34,6 +34,25 @@ TEST_CASE("a pattern stands for what it says") {
   }
 }
 
+// What hands no KV over is no failure of a half where nobody asked for tokens.
+TEST_CASE("other paths go to no pair, and no half is blamed for it") {
+  Mixed m(false);
+  ApiServerOptions web{.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-pass-{port}.sock"};
+  web.pass = {"/v1/audio/*"};
+  m.api.reset();
+  m.api = *ApiServer::open(m.loop, web, *m.conductor, m.metrics, "{}");
+  MockEngine& p = m.engine("p", 4, "tiny", "prefill");
+  MockEngine& d = m.engine("d", 4, "tiny", "decode");
+  for (int i = 0; i < 12; ++i)
+    CHECK(m.ask("/v1/audio/speech", R"({"model":"tiny","input":"x"})").status == 503);
+  CHECK(p.asked.empty());
+  CHECK(d.asked.empty());
+  CHECK(m.conductor->external().ejected(m.loop.now()) == 0);
+  MockEngine& both = m.engine("e");
+  CHECK(m.ask("/v1/audio/speech", R"({"model":"tiny","input":"x"})").status == 200);
+  CHECK(both.asked.size() == 1);
+}
+
 TEST_CASE("other paths pass with their query where --pass names them") {
   Mixed m(false);
   ApiServerOptions web{.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-pass-{port}.sock"};

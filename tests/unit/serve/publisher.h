@@ -142,13 +142,14 @@ class Publisher {
     const uint64_t seq = next_++;
     kept_.emplace_back(seq, batch(events, static_cast<double>(seq)));
     if (kept_.size() > keep_) kept_.pop_front();
-    if (!lost) (void)pub_.send({"kv-events", number_frame(seq), kept_.back().second});
+    if (!lost) (void)pub_.send({topic, number_frame(seq), kept_.back().second});
   }
   void keep_raw(const std::string& payload) { kept_.emplace_back(next_++, payload); }
   void send_raw(const std::vector<std::string_view>& frames) { (void)pub_.send(frames); }
   int asked = 0;
   bool deaf = false;        // answers no replay
   bool with_topic = false;  // in what it repeats, as vLLM since 0.29
+  std::string topic = "kv-events";
 
  private:
   // A port that was just closed is free a moment later.
@@ -161,10 +162,10 @@ class Publisher {
     REQUIRE_MESSAGE(socket, socket.error().what);
     return std::move(*socket);
   }
-  void send_again(const std::string& to, const std::string& topic, const std::string& number,
+  void send_again(const std::string& to, const std::string& about, const std::string& number,
                   const std::string& payload) {
     if (with_topic)
-      (void)router_.send({to, "", topic, number, payload});
+      (void)router_.send({to, "", about, number, payload});
     else
       (void)router_.send({to, "", number, payload});
   }
@@ -175,7 +176,7 @@ class Publisher {
       uint64_t from = 0;
       for (const char c : f[2]) from = from << 8 | static_cast<uint8_t>(c);
       for (const auto& [seq, payload] : kept_)
-        if (seq >= from) send_again(f[0], "kv-events", number_frame(seq), payload);
+        if (seq >= from) send_again(f[0], topic, number_frame(seq), payload);
       send_again(f[0], "", number_frame(UINT64_MAX), "");
     }
   }
