@@ -156,6 +156,10 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
   workers_.on_gone = [this](const Worker& w, const std::string& why) {
     run(sched::WorkerGone{w.ref(), w.prefill, why, w.changed});
   };
+  workers_.on_joined = [this](const Worker& w) {
+    for (const std::string& request : workers_.owed_aborts.owed_to(w.ref()))
+      abort_at(w.ref(), request, "it ended while the worker was away");
+  };
   workers_.on_auto = [this](const Heartbeat& beat) {
     rebalancer_.joined(beat, autoscaler_.pressure(), loop_.now());
   };

@@ -41,7 +41,9 @@ void Conductor::carry_out(const sched::SendStep& s, const InHand&) {
 
 template <>
 void Conductor::carry_out(const sched::AbortAt& a, const InHand&) {
-  abort_at(a.at, wire(a.of), a.reason);
+  const std::string name = wire(a.of);
+  workers_.owed_aborts.owe(a.at, name);
+  abort_at(a.at, name, a.reason);
 }
 
 template <>

@@ -228,12 +228,16 @@ void Conductor::send_commits(Worker& worker) {
                         });
 }
 
+// Without an answer it is repeated when the worker joins again, if it was owed.
 void Conductor::abort_at(const sched::WorkerRef& ref, const std::string& name,
                          const std::string& reason) {
   Worker* const worker = workers_.find(ref);
   if (worker == nullptr) return;
-  worker->client->call(Abort{name, reason.substr(0, kReasonMax)}, kAbortBudget,
-                       [](const Result<rpc::Empty>&) {});  // else the worker's lease ends it
+  worker->client->call(
+      Abort{name, reason.substr(0, kReasonMax)}, kAbortBudget,
+      [this, alive = std::weak_ptr<bool>(alive_), ref, name](const Result<rpc::Empty>& reply) {
+        if (!alive.expired() && reply) workers_.owed_aborts.confirmed(ref, name);
+      });
 }
 
 // A worker sends tokens again when it got no answer: those that came before are left out.

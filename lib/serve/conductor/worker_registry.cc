@@ -36,10 +36,10 @@ WorkerRegistry::WorkerRegistry(io::Loop& loop, WorkerRegistryOptions options,
     : loop_(loop),
       options_(std::move(options)),
       index_(index),
-      gaps_(metrics.counter("mc_conductor_index_gaps_total", "KV events found missing")),
-      mismatches_(metrics.counter("mc_conductor_index_digest_mismatches_total",
-                                  "caches found to be other than their events said")),
-      resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")),
+      counted_{metrics.counter("mc_conductor_index_gaps_total", "KV events found missing"),
+               metrics.counter("mc_conductor_index_digest_mismatches_total",
+                               "caches found to be other than their events said"),
+               metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")},
       members_({options_.worker_ttl, options_.worker_ttl, kWorkersMax}) {}
 
 Worker* WorkerRegistry::find(const NodeId& node) {
@@ -130,6 +130,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
       return fail(joined.error());
     }
     worker = *joined;
+    if (on_joined) on_joined(*worker);
   }
   worker->draining = beat.draining;
   worker->load = beat.load;
@@ -214,7 +215,7 @@ void WorkerRegistry::apply(Worker& worker, const Heartbeat& beat) {
   }
   if (beat.events_last < worker.events_seen ||
       (!beat.events.empty() && beat.events_first > worker.events_seen + 1)) {
-    gaps_.add();
+    counted_.gaps.add();
     const unsigned long long first = worker.events_seen + 1, last = beat.events_first - 1;
     log_warn("conductor", "worker %s: events %llu to %llu are missing: asking for a snapshot",
              escape(worker.node).c_str(), first, last);
@@ -238,7 +239,7 @@ void WorkerRegistry::apply(Worker& worker, const Heartbeat& beat) {
 void WorkerRegistry::verify(Worker& worker, const Heartbeat& beat) {
   if (!beat.digested || worker.events_seen != beat.events_last || worker.digest == beat.digest)
     return;
-  mismatches_.add();
+  counted_.mismatches.add();
   log_warn("conductor",
            "worker %s: after event %llu its cache is not what its events said: asking "
            "for a snapshot",
@@ -247,7 +248,7 @@ void WorkerRegistry::verify(Worker& worker, const Heartbeat& beat) {
 }
 
 void WorkerRegistry::resync(Worker& worker) {
-  resyncs_.add();
+  counted_.resyncs.add();
   give_slot(worker.slot);
   worker.slot = take_slot();
   roster_.slots_changed(slots_used_);

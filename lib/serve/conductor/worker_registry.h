@@ -21,6 +21,7 @@
 #include "rpc/membership.h"
 #include "sched/prefix_index.h"
 #include "sched/request/roster.h"
+#include "serve/conductor/owed_aborts.h"
 #include "serve/protocol/messages.h"
 
 namespace mc::serve {
@@ -81,7 +82,9 @@ class WorkerRegistry {
   bool leads() const;
 
   std::function<void(const Worker& worker, const std::string& why)> on_gone;
+  std::function<void(const Worker& worker)> on_joined;
   std::function<void(const Heartbeat& beat)> on_auto;  // it fits, and waits for a role
+  OwedAborts owed_aborts;                              // to those that are away
 
  private:
   Result<> check(const Heartbeat& beat) const;
@@ -97,9 +100,9 @@ class WorkerRegistry {
   io::Loop& loop_;
   const WorkerRegistryOptions options_;
   sched::PrefixIndex& index_;
-  Counter& gaps_;
-  Counter& mismatches_;
-  Counter& resyncs_;
+  struct {
+    Counter &gaps, &mismatches, &resyncs;
+  } counted_;
   rpc::Membership members_;  // who of workers_ is alive
   std::map<NodeId, std::unique_ptr<Worker>> workers_;
   std::map<NodeId, std::string> refused_;  // the reason logged last, so that it is logged once

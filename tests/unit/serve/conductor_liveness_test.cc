@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "io/limits.h"
 #include "serve/conductor/worker_registry.h"
 
 using namespace mc;
@@ -81,4 +82,28 @@ TEST_CASE("a worker given up for its silence joins again, and its predecessors s
   CHECK_FALSE(w.workers->heartbeat(w.beat, w.now).has_value());
   w.tick_for(4s);  // one that could not be connected to is not watched
   CHECK(w.gone == 3);
+}
+
+// F76: 1,024 workers were all that could join.
+TEST_CASE("10,000 workers join one conductor, go, and join again") {
+  constexpr int kWorkers = 10'000, kOpenFiles = 12'000;  // a socket each
+  if (io::raise_open_files(kOpenFiles) < kOpenFiles) return;
+  Watched w;
+  const auto beat_all = [&] {
+    for (int i = 0; i < kWorkers - 1; ++i) {
+      w.beat.node = "w" + std::to_string(i);
+      w.beat.role = i % 2 == 0 ? "prefill" : "decode";
+      REQUIRE(w.workers->heartbeat(w.beat, w.now).has_value());
+    }
+  };
+  beat_all();
+  CHECK(w.workers->all().size() == kWorkers);
+  CHECK(w.workers->live(true) == kWorkers / 2);
+  CHECK(w.workers->live(false) == kWorkers / 2);
+  beat_all();
+  CHECK(w.workers->all().size() == kWorkers);
+  CHECK(w.workers->find("w9998") != nullptr);
+  w.tick_for(3100ms);
+  CHECK(w.gone == kWorkers);
+  CHECK(w.workers->all().empty());
 }
