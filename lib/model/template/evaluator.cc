@@ -14,6 +14,12 @@ const Value* Scope::find(std::string_view name) const {
   return nullptr;
 }
 
+size_t Scope::width() const {
+  size_t n = 0;
+  for (const Scope* s = this; s != nullptr; s = s->parent) n += s->variables.size();
+  return n;
+}
+
 void Scope::set(const std::string& name, Value v) {
   for (auto& [known, old] : variables)
     if (known == name) {
@@ -30,6 +36,7 @@ Result<std::string> Evaluator::render(const Block& program, const Json& variable
     given.set(name, from_json(v));
   std::string out;
   MC_TRY_(run(program, top, out));
+  MC_TRY_(budget_.steps());  // what the last comparison said counts only then
   return out;
 }
 
@@ -161,10 +168,14 @@ Result<Evaluator::Flow> Evaluator::loop_body(const Statement& s, Scope& scope,
 }
 
 void Evaluator::keep(std::unique_ptr<Scope> scope) {
-  if (scope->kept) kept_.push_back(std::move(scope));
+  constexpr uint64_t kSteps = 16;  // for the place that it takes
+  if (!scope->kept) return;
+  (void)budget_.spend(kSteps);
+  kept_.push_back(std::move(scope));
 }
 
 Result<> Evaluator::assign(const std::vector<std::string>& targets, const Value& v, Scope& scope) {
+  MC_TRY_(budget_.steps(scope.variables.size() / kNamesAStep * targets.size()));
   if (targets.size() == 1) {
     scope.set(targets[0], v);
     return {};
@@ -203,6 +214,7 @@ Result<> Evaluator::set_member(const Statement& s, Scope& scope, Value v) {
                 s.targets[0].c_str());
   if (v.as<Value::Space>() != nullptr)
     return fail(Code::kUnsupported, "a namespace inside a namespace");
+  MC_TRY_(budget_.steps(steps_to_read(*found)));
   for (auto& [known, old] : (*space)->items)
     if (known == s.members[0]) {
       old = std::move(v);

@@ -20,6 +20,7 @@ struct Scope {
 
   const Value* find(std::string_view name) const;  // here and in those around
   void set(const std::string& name, Value v);
+  size_t width() const;  // variables here and around: find() looks at them all
 };
 
 class Evaluator {

@@ -62,6 +62,7 @@ Result<Value> Evaluator::eval_kind(const Expression& e, Scope& scope) {
 }
 
 Result<Value> Evaluator::name(const Expression& e, Scope& scope) {
+  MC_TRY_(budget_.steps(scope.width() / kNamesAStep));
   if (const Value* v = scope.find(e.name)) return *v;
   if (!is_global(e.name)) return Value::undefined(e.name);
   auto f = std::make_shared<FunctionBox>();
@@ -105,7 +106,7 @@ Failure no_such(const Value& v, const char* what) {
 Result<Value> Evaluator::item_of(const Expression& e, Scope& scope) {
   MC_TRY(const Value of, eval(*e.args[0], scope));
   if (of.is_undefined()) return no_such(of, "a member");
-  if (const DictBox* d = of.dict()) MC_TRY_(budget_.steps(d->items.size() / 16));
+  MC_TRY_(budget_.steps(steps_to_read(of)));
   if (e.kind == Op::kMember) return attribute(of, e.name);
   MC_TRY(const Value key, eval(*e.args[1], scope));
   return item(of, key);
@@ -127,7 +128,7 @@ Result<Value> Evaluator::compared(const Expression& e, Scope& scope) {
   MC_TRY(Value left, eval(*e.args[0], scope));
   for (size_t i = 0; i < e.names.size(); ++i) {
     MC_TRY(Value right, eval(*e.args[i + 1], scope));
-    MC_TRY(const bool holds, compare(e.names[i], left, right));
+    MC_TRY(const bool holds, compare(e.names[i], left, right, budget_));
     if (!holds) return Value(false);
     left = std::move(right);
   }
@@ -140,6 +141,7 @@ Result<Value> Evaluator::joined(const Expression& e, Scope& scope) {
     MC_TRY(const Value v, eval(*arg, scope));
     MC_TRY_(print(v, out));
   }
+  MC_TRY_(budget_.text({}));  // what a string takes beside the characters
   return Value(std::move(out));
 }
 
@@ -173,7 +175,7 @@ Result<Value> Evaluator::filtered(const Expression& e, Scope& scope) {
 Result<Value> Evaluator::tested(const Expression& e, Scope& scope) {
   MC_TRY(const Value of, eval(*e.args[0], scope));
   MC_TRY(const Arguments with, arguments(e, scope));
-  MC_TRY(const bool holds, call_test(e.name, of, with.args));
+  MC_TRY(const bool holds, call_test(e.name, of, with.args, budget_));
   return Value(holds);
 }
 

@@ -212,6 +212,7 @@ Result<Value> percent(Use u) {
 
 Result<Value> word_count(Use u) {
   MC_TRY(const std::string text, soft_text(u));
+  MC_TRY_(u.runtime.budget.bytes(8 * text.size()));
   return Value(static_cast<int64_t>(split(text, {}).size()));
 }
 
@@ -249,6 +250,7 @@ const std::map<std::string_view, Filter>& value_filters() {
 Result<Value> call_filter(const std::string& name, const Value& in, const Arguments& with,
                           Runtime& runtime) {
   const FilterUse use{in, with, runtime};
+  MC_TRY_(runtime.budget.steps(steps_to_read(in)));
   for (const auto* filters : {&value_filters(), &list_filters()})
     if (const auto it = filters->find(name); it != filters->end()) return it->second(use);
   return fail(Code::kUnsupported, "the filter '%s' is not known here", escape(name).c_str());

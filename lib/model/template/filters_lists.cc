@@ -12,6 +12,7 @@ using Use = const FilterUse&;
 
 Result<List> in_items(Use u) {
   MC_TRY(const Value::Items items, items_of(u.in, u.runtime.budget));
+  MC_TRY_(u.runtime.budget.items(items->items.size()));
   return items->items;
 }
 
@@ -48,7 +49,11 @@ Result<Value> join(Use u) {
   MC_TRY(const auto path, u.with.text(1, "attribute"));
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += by;
-    MC_TRY(const std::string part, to_text(path ? at_path(items[i], *path) : items[i], most));
+    Value v = items[i];
+    if (path) {
+      MC_TRY(v, at_path(v, *path, u.runtime.budget));
+    }
+    MC_TRY(const std::string part, to_text(v, most));
     out += part;
     if (out.size() > most) return fail(Code::kNoSpace, "too many bytes of text were made");
   }
@@ -77,19 +82,27 @@ Result<Value> reverse(Use u) {
 }
 
 // What is compared: an attribute, and letters without their case.
-Value key_of(const Value& v, const std::optional<std::string>& path, bool cased) {
-  const Value key = path ? at_path(v, *path) : v;
-  return !cased && key.text() != nullptr ? Value(lower(*key.text())) : key;
+Result<Value> key_of(const Value& v, const std::optional<std::string>& path, bool cased,
+                     Budget& budget) {
+  Value key = v;
+  if (path) {
+    MC_TRY(key, at_path(v, *path, budget));
+  }
+  if (cased || key.text() == nullptr) return key;
+  return budget.text(lower(*key.text()));
 }
 
 Result<List> sorted(List items, const std::optional<std::string>& path, bool cased, bool down,
                     Budget& budget) {
   std::vector<std::pair<Value, Value>> keyed;
-  for (Value& v : items) keyed.emplace_back(key_of(v, path, cased), v);
-  MC_TRY_(budget.steps(16 * keyed.size()));
-  for (size_t i = 1; i < keyed.size(); ++i) MC_TRY_(less(keyed[0].first, keyed[i].first));
+  for (Value& v : items) {
+    MC_TRY(Value key, key_of(v, path, cased, budget));
+    keyed.emplace_back(std::move(key), v);
+  }
+  MC_TRY_(budget.steps(4 * keyed.size()));
+  for (size_t i = 1; i < keyed.size(); ++i) MC_TRY_(less(keyed[0].first, keyed[i].first, budget));
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
-    return down ? less(b.first, a.first).value_or(false) : less(a.first, b.first).value_or(false);
+    return (down ? less(b.first, a.first, budget) : less(a.first, b.first, budget)).value_or(false);
   });
   List out;
   for (auto& [key, v] : keyed) out.push_back(std::move(v));
@@ -120,10 +133,10 @@ Result<Value> unique(Use u) {
   const bool cased = u.with.flag(0, "case_sensitive", false);
   List out, seen;
   for (const Value& v : items) {
-    Value key = key_of(v, path, cased);
-    MC_TRY_(u.runtime.budget.steps(1 + seen.size() / 4));
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& k) { return equal(k, key); }))
-      continue;
+    MC_TRY(Value key, key_of(v, path, cased, u.runtime.budget));
+    MC_TRY_(u.runtime.budget.steps());
+    const auto same = [&](const Value& k) { return equal(k, key, u.runtime.budget); };
+    if (std::any_of(seen.begin(), seen.end(), same)) continue;
     seen.push_back(std::move(key));
     out.push_back(v);
   }
@@ -138,8 +151,10 @@ Result<Value> extreme(Use u) {
   MC_TRY(const auto path, u.with.text(1, "attribute"));
   const Value* best = &items[0];
   for (const Value& v : items) {
-    const Value a = key_of(v, path, cased), b = key_of(*best, path, cased);
-    MC_TRY(const bool better, kMost ? less(b, a) : less(a, b));
+    Budget& budget = u.runtime.budget;
+    MC_TRY(const Value a, key_of(v, path, cased, budget));
+    MC_TRY(const Value b, key_of(*best, path, cased, budget));
+    MC_TRY(const bool better, kMost ? less(b, a, budget) : less(a, b, budget));
     if (better) best = &v;
   }
   return *best;
@@ -151,7 +166,11 @@ Result<Value> sum(Use u) {
   const Value* start = u.with.find(1, "start");
   Value total = start == nullptr ? Value(int64_t{0}) : *start;
   for (const Value& v : items) {
-    MC_TRY(total, arithmetic("+", total, path ? at_path(v, *path) : v, u.runtime.budget));
+    Value one = v;
+    if (path) {
+      MC_TRY(one, at_path(v, *path, u.runtime.budget));
+    }
+    MC_TRY(total, arithmetic("+", total, one, u.runtime.budget));
   }
   return total;
 }
@@ -170,7 +189,8 @@ Result<Value> map(Use u) {
   for (const Value& v : items) {
     MC_TRY_(u.runtime.budget.steps());
     if (path) {
-      out.push_back(at_path(v, *path));
+      MC_TRY(Value part, at_path(v, *path, u.runtime.budget));
+      out.push_back(std::move(part));
       if (out.back().is_undefined() && fallback != nullptr) out.back() = *fallback;
     } else {
       MC_TRY(Value made, call_filter(*name, v, rest, u.runtime));
@@ -194,11 +214,14 @@ Result<Value> chosen(Use u) {
   List out;
   for (const Value& v : items) {
     MC_TRY_(u.runtime.budget.steps());
-    const Value looked = kAttribute ? at_path(v, *args[0].text()) : v;
+    Value looked = v;
+    if (kAttribute) {
+      MC_TRY(looked, at_path(v, *args[0].text(), u.runtime.budget));
+    }
     bool holds = looked.truthy();
     if (args.size() > kTest) {
       const std::vector<Value> rest(args.begin() + kTest + 1, args.end());
-      MC_TRY(holds, call_test(*args[kTest].text(), looked, rest));
+      MC_TRY(holds, call_test(*args[kTest].text(), looked, rest, u.runtime.budget));
     }
     if (holds == kWanted) out.push_back(v);
   }

@@ -31,21 +31,22 @@ Result<Value> range(const Arguments& with, Budget& budget) {
 }
 
 // Of a dict, and of names.
-Result<std::vector<Member>> members(const Arguments& with) {
+Result<std::vector<Member>> members(const Arguments& with, Budget& budget) {
   std::vector<Member> out;
   if (with.args.size() > 1) return fail(Code::kInvalid, "want one dict, and names");
   if (with.args.size() == 1) {
     const DictBox* d = with.args[0].dict();
     if (d == nullptr)
       return fail(Code::kUnsupported, "made of a %s, want a dict", type_name(with.args[0]));
+    MC_TRY_(budget.members(d->items.size()));
     out = d->items;
   }
   for (const auto& [name, v] : with.named) out.emplace_back(Value(name), v);
   return out;
 }
 
-Result<Value> make_namespace(const Arguments& with) {
-  MC_TRY(const std::vector<Member> given, members(with));
+Result<Value> make_namespace(const Arguments& with, Budget& budget) {
+  MC_TRY(const std::vector<Member> given, members(with, budget));
   MC_TRY(const Value checked, make_dict(given));
   auto space = std::make_shared<NamespaceBox>();
   for (const auto& [name, v] : checked.dict()->items)
@@ -77,10 +78,10 @@ bool is_global(std::string_view name) {
 
 Result<Value> call_global(const std::string& name, const Arguments& with, Runtime& runtime) {
   if (name == "range") return range(with, runtime.budget);
-  if (name == "namespace") return make_namespace(with);
+  if (name == "namespace") return make_namespace(with, runtime.budget);
   if (name == "raise_exception") return raise(with, runtime.budget);
   if (name == "strftime_now") return strftime_now(with, runtime.now);
-  MC_TRY(std::vector<Member> given, members(with));
+  MC_TRY(std::vector<Member> given, members(with, runtime.budget));
   return make_dict(std::move(given));
 }
 

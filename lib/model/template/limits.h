@@ -1,4 +1,6 @@
-// How much one rendering of a chat template may do.
+// How much one rendering of a chat template may do, and how much memory it may take.
+//
+// The steps bound the lists too: an element that is copied is a step, and takes 32 bytes.
 //
 // Thread: values.
 #pragma once

@@ -100,7 +100,7 @@ Result<Value> format(const std::string& text, const Arguments& with, Budget& bud
 
 Result<Value> splitting(const std::string& name, const std::string& t, const Arguments& with,
                         Budget& budget) {
-  MC_TRY_(budget.bytes(t.size()));
+  MC_TRY_(budget.bytes(8 * t.size()));  // a part takes more than its characters
   if (name == "splitlines") return of_texts(lines(t, with.flag(0, "keepends", false)));
   MC_TRY(const Texts by, with.text(0, "sep"));
   MC_TRY(const int64_t most, with.integer(1, "maxsplit", -1));
@@ -194,6 +194,7 @@ Result<Value> of_dict(const std::string& name, const DictBox& d, const Arguments
     return fallback == nullptr ? Value(None{}) : *fallback;
   }
   MC_TRY_(with.only(0, {}));
+  MC_TRY_(budget.items((name == "items" ? 4 : 1) * d.items.size()));
   List out;
   for (const Member& m : d.items) {
     if (name == "keys")
@@ -205,20 +206,28 @@ Result<Value> of_dict(const std::string& name, const DictBox& d, const Arguments
       out.push_back(std::move(pair));
     }
   }
-  if (name == "copy") return make_dict(d.items);
+  if (name == "copy") {
+    MC_TRY_(budget.members(d.items.size()));
+    return make_dict(d.items);
+  }
   if (name == "fromkeys") return fail(Code::kUnsupported, "fromkeys() is not done here");
   return make_list(std::move(out));
 }
 
-Result<Value> of_list(const std::string& name, const ListBox& l, const Arguments& with) {
-  if (name == "copy") return make_list(l.items, l.kind);
+Result<Value> of_list(const std::string& name, const ListBox& l, const Arguments& with,
+                      Budget& budget) {
+  if (name == "copy") {
+    MC_TRY_(budget.items(l.items.size()));
+    return make_list(l.items, l.kind);
+  }
   if (with.args.size() != 1) return fail(Code::kInvalid, "%s() wants one value", name.c_str());
   int64_t n = 0;
   for (size_t i = 0; i < l.items.size(); ++i) {
-    if (!equal(l.items[i], with.args[0])) continue;
+    if (!equal(l.items[i], with.args[0], budget)) continue;
     if (name == "index") return Value(static_cast<int64_t>(i));
     ++n;
   }
+  MC_TRY_(budget.steps());
   if (name == "index") return fail(Code::kInvalid, "index() of what is not in the list");
   return Value(n);
 }
@@ -262,7 +271,7 @@ Result<Value> call_method(const std::string& name, const Value& self, const Argu
                           Runtime& runtime) {
   if (const std::string* t = self.text()) return of_text(name, *t, with, runtime.budget);
   if (const DictBox* d = self.dict()) return of_dict(name, *d, with, runtime.budget);
-  if (const ListBox* l = self.list()) return of_list(name, *l, with);
+  if (const ListBox* l = self.list()) return of_list(name, *l, with, runtime.budget);
   const auto* loop = self.as<Value::Loop>();
   if (loop == nullptr || with.args.empty())
     return fail(Code::kInvalid, "%s() is not there", name.c_str());

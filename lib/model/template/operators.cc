@@ -45,8 +45,9 @@ Result<Value> repeated(const Value& what, int64_t times, Budget& budget) {
   }
   const List& items = what.list()->items;
   if (n > INT32_MAX || items.size() > INT32_MAX) MC_TRY_(budget.steps(INT64_MAX));
-  MC_TRY_(budget.steps(n * items.size()));
+  MC_TRY_(budget.items(n * items.size()));
   List out;
+  out.reserve(n * items.size());
   for (uint64_t i = 0; i < n && !items.empty(); ++i)
     out.insert(out.end(), items.begin(), items.end());
   return make_list(std::move(out), what.list()->kind);
@@ -115,8 +116,10 @@ Result<Value> arithmetic(const std::string& op, const Value& a, const Value& b, 
   const ListBox *x = a.list(), *y = b.list();
   if (x == nullptr || y == nullptr || x->kind != y->kind || x->kind == ListBox::Kind::kOnce)
     return wrong_types(op, a, b);
-  MC_TRY_(budget.steps((x->items.size() + y->items.size()) / 4));
-  List all = x->items;
+  MC_TRY_(budget.items(x->items.size() + y->items.size()));
+  List all;
+  all.reserve(x->items.size() + y->items.size());
+  all.insert(all.end(), x->items.begin(), x->items.end());
   all.insert(all.end(), y->items.begin(), y->items.end());
   return make_list(std::move(all), x->kind);
 }
@@ -152,17 +155,17 @@ Result<Value> formatted(const std::string& format, const Value& with, Budget& bu
   return budget.text(std::move(out));
 }
 
-Result<bool> compare(const std::string& op, const Value& a, const Value& b) {
-  if (op == "==") return equal(a, b);
-  if (op == "!=") return !equal(a, b);
-  if (op == "in") return contains(b, a);
+Result<bool> compare(const std::string& op, const Value& a, const Value& b, Budget& budget) {
+  if (op == "==") return equal(a, b, budget);
+  if (op == "!=") return !equal(a, b, budget);
+  if (op == "in") return contains(b, a, budget);
   if (op == "not in") {
-    MC_TRY(const bool is, contains(b, a));
+    MC_TRY(const bool is, contains(b, a, budget));
     return !is;
   }
-  if (op == "<") return less(a, b);
-  if (op == ">") return less(b, a);
-  MC_TRY(const bool other, op == "<=" ? less(b, a) : less(a, b));
+  if (op == "<") return less(a, b, budget);
+  if (op == ">") return less(b, a, budget);
+  MC_TRY(const bool other, op == "<=" ? less(b, a, budget) : less(a, b, budget));
   return !other;
 }
 

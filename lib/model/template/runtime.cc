@@ -10,7 +10,12 @@
 
 namespace mc::model::jinja {
 
-constexpr size_t kBytesAStep = 64;
+namespace {
+
+constexpr size_t kBytesAStep = 64, kReadAStep = 128;
+constexpr size_t kTextBytes = 64;  // of a string beside its characters
+
+}  // namespace
 
 Result<> Budget::steps(uint64_t n) {
   steps_ += n;
@@ -27,8 +32,15 @@ Result<> Budget::bytes(uint64_t n) {
 }
 
 Result<Value> Budget::text(std::string made) {
-  MC_TRY_(bytes(made.size()));
+  MC_TRY_(bytes(made.size() + kTextBytes));
   return Value(std::move(made));
+}
+
+uint64_t steps_to_read(const Value& v) {
+  if (const std::string* t = v.text()) return t->size() / kReadAStep;
+  if (const DictBox* d = v.dict()) return d->items.size() / kNamesAStep;
+  const auto* space = v.as<Value::Space>();
+  return space == nullptr ? 0 : (*space)->items.size() / kNamesAStep;
 }
 
 const Value* Arguments::find(size_t place, std::string_view name) const {
@@ -137,8 +149,11 @@ Value item(const Value& of, const Value& key) {
     const auto at = place(i, l->items.size());
     if (at && l->kind != ListBox::Kind::kOnce) return l->items[*at];
   } else if (const std::string* t = of.text(); t != nullptr && index) {
-    const auto all = split_characters(*t);
-    if (const auto at = place(i, all.size())) return Value(std::string(all[*at]));
+    size_t at = 0;
+    if (auto before = place(i, characters(*t))) {
+      for (; *before > 0; --*before) at += character_bytes(*t, at);
+      return Value(t->substr(at, character_bytes(*t, at)));
+    }
   }
   const std::string* name = key.text();
   if (name == nullptr) return Value::undefined("an item");
@@ -148,7 +163,7 @@ Value item(const Value& of, const Value& key) {
   return Value::undefined(*name);
 }
 
-Value at_path(const Value& of, std::string_view path) {
+Result<Value> at_path(const Value& of, std::string_view path, Budget& budget) {
   Value v = of;
   while (!path.empty()) {
     const size_t dot = path.find('.');
@@ -158,6 +173,7 @@ Value at_path(const Value& of, std::string_view path) {
     const auto read = std::from_chars(part.data(), part.data() + part.size(), index);
     const bool number = read.ec == std::errc() && read.ptr == part.data() + part.size();
     if (v.is_undefined()) return v;
+    MC_TRY_(budget.steps(1 + steps_to_read(v)));
     v = item(v, number ? Value(index) : Value(part));
   }
   return v;
@@ -184,7 +200,55 @@ Result<Value::Items> items_of(const Value& v, Budget& budget) {
   return Value::Items(std::move(out));
 }
 
-Result<bool> contains(const Value& v, const Value& x) {
+namespace {
+
+constexpr size_t kComparedAStep = 256;  // bytes
+
+uint64_t steps_to_compare(const std::string& a, const std::string& b) {
+  return std::min(a.size(), b.size()) / kComparedAStep;
+}
+
+bool equal_lists(const ListBox& a, const ListBox& b, Budget& budget) {
+  if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
+  for (size_t i = 0; i < a.items.size(); ++i)
+    if (!equal(a.items[i], b.items[i], budget)) return false;
+  return true;
+}
+
+bool equal_dicts(const DictBox& a, const DictBox& b, Budget& budget) {
+  if (a.items.size() != b.items.size()) return false;
+  return std::all_of(a.items.begin(), a.items.end(), [&](const Member& m) {
+    if (!budget.spend(b.items.size() / kNamesAStep)) return false;
+    const Value* other = b.find(m.first);
+    return other != nullptr && equal(m.second, *other, budget);
+  });
+}
+
+}  // namespace
+
+bool equal(const Value& a, const Value& b, Budget& budget) {
+  const bool texts = a.text() != nullptr && b.text() != nullptr;
+  if (!budget.spend(1 + (texts ? steps_to_compare(*a.text(), *b.text()) : 0))) return false;
+  if (a.list() != nullptr && b.list() != nullptr) return equal_lists(*a.list(), *b.list(), budget);
+  if (a.dict() != nullptr && b.dict() != nullptr) return equal_dicts(*a.dict(), *b.dict(), budget);
+  return equal_atoms(a, b);
+}
+
+Result<bool> less(const Value& a, const Value& b, Budget& budget) {
+  const bool texts = a.text() != nullptr && b.text() != nullptr;
+  MC_TRY_(budget.steps(1 + (texts ? steps_to_compare(*a.text(), *b.text()) : 0)));
+  if (const auto before = less_atoms(a, b)) return *before;
+  if (a.list() != nullptr && b.list() != nullptr) {
+    const List &x = a.list()->items, &y = b.list()->items;
+    for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
+      if (!equal(x[i], y[i], budget)) return less(x[i], y[i], budget);
+    return x.size() < y.size();
+  }
+  return fail(Code::kInvalid, "%s and %s have no order", type_name(a), type_name(b));
+}
+
+Result<bool> contains(const Value& v, const Value& x, Budget& budget) {
+  MC_TRY_(budget.steps(steps_to_read(v)));
   if (const std::string* t = v.text()) {
     if (x.text() == nullptr)
       return fail(Code::kInvalid, "'in' a string wants a string, not a %s", type_name(x));
@@ -194,7 +258,7 @@ Result<bool> contains(const Value& v, const Value& x) {
   if (const ListBox* l = v.list()) {
     const bool gone = l->kind == ListBox::Kind::kOnce && std::exchange(l->read, true);
     return !gone && std::any_of(l->items.begin(), l->items.end(),
-                                [&](const Value& known) { return equal(known, x); });
+                                [&](const Value& known) { return equal(known, x, budget); });
   }
   if (v.is_undefined()) return false;
   return fail(Code::kInvalid, "'in' a %s", type_name(v));
@@ -242,10 +306,11 @@ Result<Value> slice(const Value& of, const Value* from, const Value* to, const V
   const ListBox* l = of.list();
   if (l == nullptr || l->kind == ListBox::Kind::kOnce)
     return fail(Code::kInvalid, "a slice of a %s", type_name(of));
+  const auto places = slice_places(bounds, static_cast<int64_t>(l->items.size()));
+  MC_TRY_(budget.items(places.size()));
   List out;
-  for (const size_t i : slice_places(bounds, static_cast<int64_t>(l->items.size())))
-    out.push_back(l->items[i]);
-  MC_TRY_(budget.steps(out.size() / 4));
+  out.reserve(places.size());
+  for (const size_t i : places) out.push_back(l->items[i]);
   return make_list(std::move(out), l->kind);
 }
 

@@ -70,7 +70,9 @@ const std::map<std::string_view, const char*>& comparing_tests() {
 
 }  // namespace
 
-Result<bool> call_test(const std::string& name, const Value& of, const std::vector<Value>& with) {
+Result<bool> call_test(const std::string& name, const Value& of, const std::vector<Value>& with,
+                       Budget& budget) {
+  MC_TRY_(budget.steps(steps_to_read(of)));
   if (const auto it = plain_tests().find(name); it != plain_tests().end()) return it->second(of);
   const auto it = comparing_tests().find(name);
   const bool known = it != comparing_tests().end() || name == "divisibleby" || name == "sameas";
@@ -78,9 +80,9 @@ Result<bool> call_test(const std::string& name, const Value& of, const std::vect
     return fail(Code::kUnsupported, "the test '%s' is not known here", escape(name).c_str());
   if (with.size() != 1)
     return fail(Code::kInvalid, "the test '%s' wants one argument", name.c_str());
-  if (it != comparing_tests().end()) return compare(it->second, of, with[0]);
+  if (it != comparing_tests().end()) return compare(it->second, of, with[0], budget);
   if (name == "sameas")
-    return std::string_view(type_name(of)) == type_name(with[0]) && equal(of, with[0]);
+    return std::string_view(type_name(of)) == type_name(with[0]) && equal(of, with[0], budget);
   MC_TRY(const int64_t a, to_integer(of, "divisibleby"));
   MC_TRY(const int64_t b, to_integer(with[0], "divisibleby"));
   if (b == 0) return fail(Code::kInvalid, "a division by 0");

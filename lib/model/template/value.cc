@@ -63,9 +63,28 @@ unsigned Value::depth() const {
   return 0;
 }
 
+bool equal_atoms(const Value& a, const Value& b) {
+  if (a.text() != nullptr || b.text() != nullptr)
+    return a.text() != nullptr && b.text() != nullptr && *a.text() == *b.text();
+  if (a.is_number() && b.is_number()) {
+    const int64_t *i = a.as<int64_t>(), *j = b.as<int64_t>();
+    return i != nullptr && j != nullptr ? *i == *j : a.number() == b.number();
+  }
+  return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
+}
+
+std::optional<bool> less_atoms(const Value& a, const Value& b) {
+  if (a.is_number() && b.is_number()) {
+    const int64_t *i = a.as<int64_t>(), *j = b.as<int64_t>();
+    return i != nullptr && j != nullptr ? *i < *j : a.number() < b.number();
+  }
+  if (a.text() != nullptr && b.text() != nullptr) return *a.text() < *b.text();
+  return std::nullopt;
+}
+
 const Value* DictBox::find(const Value& key) const {
   for (const Member& m : items)
-    if (equal(m.first, key)) return &m.second;
+    if (equal_atoms(m.first, key)) return &m.second;
   return nullptr;
 }
 
@@ -144,52 +163,6 @@ Value from_json(const Json& j) {
     }
     default: return None{};
   }
-}
-
-namespace {
-
-bool equal_lists(const ListBox& a, const ListBox& b) {
-  if (a.kind != b.kind || a.items.size() != b.items.size()) return false;
-  for (size_t i = 0; i < a.items.size(); ++i)
-    if (!equal(a.items[i], b.items[i])) return false;
-  return true;
-}
-
-bool equal_dicts(const DictBox& a, const DictBox& b) {
-  if (a.items.size() != b.items.size()) return false;
-  return std::all_of(a.items.begin(), a.items.end(), [&](const Member& m) {
-    const Value* other = b.find(m.first);
-    return other != nullptr && equal(m.second, *other);
-  });
-}
-
-}  // namespace
-
-bool equal(const Value& a, const Value& b) {
-  if (a.text() != nullptr || b.text() != nullptr)
-    return a.text() != nullptr && b.text() != nullptr && *a.text() == *b.text();
-  if (a.is_number() && b.is_number()) {
-    const int64_t *i = a.as<int64_t>(), *j = b.as<int64_t>();
-    return i != nullptr && j != nullptr ? *i == *j : a.number() == b.number();
-  }
-  if (a.list() != nullptr && b.list() != nullptr) return equal_lists(*a.list(), *b.list());
-  if (a.dict() != nullptr && b.dict() != nullptr) return equal_dicts(*a.dict(), *b.dict());
-  return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
-}
-
-Result<bool> less(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) {
-    const int64_t *i = a.as<int64_t>(), *j = b.as<int64_t>();
-    return i != nullptr && j != nullptr ? *i < *j : a.number() < b.number();
-  }
-  if (a.text() != nullptr && b.text() != nullptr) return *a.text() < *b.text();
-  if (a.list() != nullptr && b.list() != nullptr) {
-    const List &x = a.list()->items, &y = b.list()->items;
-    for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
-      if (!equal(x[i], y[i])) return less(x[i], y[i]);
-    return x.size() < y.size();
-  }
-  return fail(Code::kInvalid, "%s and %s have no order", type_name(a), type_name(b));
 }
 
 const char* type_name(const Value& v) {

@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -124,10 +125,10 @@ Value text_list(std::vector<std::string> texts);
 
 Value from_json(const Json& json);
 
-// As Python's ==, with 1 == 1.0 == true.
-bool equal(const Value& a, const Value& b);
-// As Python's <; none: these two have no order.
-Result<bool> less(const Value& a, const Value& b);
+// As Python's == and <, with 1 == 1.0 == true, of what is no list and no dict. Nothing: these two
+// have no order, or are one. runtime.h has those of all.
+bool equal_atoms(const Value& a, const Value& b);
+std::optional<bool> less_atoms(const Value& a, const Value& b);
 const char* type_name(const Value& v);  // as Python names it
 
 // str() and repr(). `bytes_max`: of the result. Errors: kNoSpace.

@@ -181,7 +181,7 @@ class Printer {
     for (const Member& m : d.items) members.push_back(&m);
     if (style_.sorted)
       std::stable_sort(members.begin(), members.end(), [](const Member* a, const Member* b) {
-        return less(a->first, b->first).value_or(false);
+        return less_atoms(a->first, b->first).value_or(false);
       });
     out += '{';
     for (size_t i = 0; i < members.size(); ++i) {

@@ -162,6 +162,55 @@ TEST_CASE("template: a hostile one ends, and makes no more than it may") {
   CHECK_FALSE(run(std::string(kTemplateBytesMax + 1, 'a')).has_value());
 }
 
+// Each was a few steps, or none: small lists that share others took for ever, and large ones that
+// were looked through or copied again and again took hours, or all memory.
+TEST_CASE("template: what is compared, looked through or copied costs steps") {
+  const TemplateLimits small{.steps = 100'000, .bytes = 1u << 20, .output = 1u << 16, .depth = 200};
+  const auto refused = [&](const std::string& source) {
+    const auto out = run(source, Json::object(), small);
+    REQUIRE_MESSAGE(!out.has_value(), source.substr(0, 200));
+    CHECK(out.error().code == Code::kNoSpace);
+  };
+  const std::string shared =
+      "{% set s = namespace(a=[], b=[]) %}{% for i in range(20) %}{% set s.a = [s.a, s.a] %}"
+      "{% set s.b = [s.b, s.b] %}{% endfor %}";
+  for (const char* const end :
+       {"s.a == s.b", "s.a != s.b", "s.a < s.b", "s.a in [s.b]", "s.a not in [s.b]",
+        "[s.a].index(s.b)", "[s.a, s.b] | unique | list | length", "[s.a, s.b] | sort | length",
+        "[s.a, s.b] | max | length", "s.a is sameas s.b", "s.a is in [s.b]",
+        "{'x': s.a} == {'x': s.b}"})
+    refused(shared + "{{ " + end + " }}");
+  const auto often = [](int times, const std::string& what) {
+    return "{% for i in range(" + std::to_string(times) + ") %}{% if " + what +
+           " %}{% endif %}{% endfor %}";
+  };
+  const std::string list = "{% set l = [0] * 9000 %}", letters = "{% set t = 'x' * 400000 %}";
+  refused(list + often(100, "1 in l"));
+  refused(list + often(100, "l.count(1)"));
+  refused(letters + often(100, "'y' in t"));
+  refused(letters + often(100, "t[0]"));
+  refused(letters + often(100, "t is upper"));
+  refused(letters + often(100, "t | int"));
+  refused(letters + "{% set u = 'x' * 400000 %}" + often(100, "t == u"));
+  refused(letters + "{% set u = 'x' * 400000 %}" + often(100, "t < u"));
+  refused(list + "{% set s = namespace(k=[]) %}{% for i in range(60) %}" +
+          "{% set s.k = s.k + [l | list] %}{% endfor %}");
+  refused("{% set t = 'a ' * 100000 %}{{ t.split() | length }}");
+  std::string dict = "{% set d = {", names, members = "{% set n = namespace() %}";
+  for (int i = 0; i < 4000; ++i) {
+    const std::string n = std::to_string(i);
+    if (i < 500) dict += "'" + n + "': 1, ";
+    names += "{% set a" + n + " = 1 %}";
+    members += "{% set n.a" + n + " = 1 %}";
+  }
+  refused(dict + "} %}" + often(20, "dict(d)"));
+  refused(dict + "} %}" + often(20, "d.copy()"));
+  refused(names + often(1000, "nobody"));
+  refused(members + often(1000, "n.nobody"));
+  CHECK(text("{{ [[1, 'a'], {'x': [1.0]}] == [[true, 'a'], {'x': [1]}] }}") == "True");
+  CHECK(text("{{ 'h\u00e9llo'[1] }}{{ 'h\u00e9llo'[-1] }}") == "\u00e9o");
+}
+
 TEST_CASE("template: whether it reads a message's content as parts") {
   const auto reads = [](std::string_view source) {
     return JinjaTemplate::parse(source, "t")->reads_content_parts();
