@@ -20,9 +20,14 @@ namespace mc {
 
 static_assert(std::endian::native == std::endian::little, "add byte swaps before porting");
 
-// The sanitizers see what the inline ones read, but nothing of the library's.
+// The sanitizers see what the inline ones read, but nothing of the library's. g++ says by a macro
+// that one is there, clang by a feature.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr size_t kInlineMax = SIZE_MAX;
+#elif defined(__clang__)
+constexpr size_t kInlineMax = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+                                  ? SIZE_MAX
+                                  : XXH3_MIDSIZE_MAX;
 #else
 constexpr size_t kInlineMax = XXH3_MIDSIZE_MAX;
 #endif
