@@ -269,6 +269,23 @@ def case_litellm(url):
     raises(litellm.NotFoundError, lambda: litellm.completion(model='openai/none', **ask))
 
 
+def case_langchain(url):
+    try:
+        from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+    except ImportError:
+        print('langchain: not installed: remove build/clients, and scripts/setup --clients makes it anew')
+        return
+    where = {'base_url': url + '/v1', 'api_key': 'none', 'max_retries': 0}
+    chat = ChatOpenAI(model='tiny', max_tokens=6, temperature=0, seed=1, **where)
+    whole = chat.invoke('hello')
+    assert 1 <= whole.usage_metadata['output_tokens'] <= 6, whole
+    assert ''.join(piece.content for piece in chat.stream('hello')) == whole.content
+    call, = ChatOpenAI(model='other', **where).bind_tools([TOOL]).invoke('hello').tool_calls
+    assert call['name'] == 'weather' and call['args'] == {'town': 'x'}, call
+    vectors = OpenAIEmbeddings(model='other', check_embedding_ctx_length=False, **where).embed_documents(['a', 'b'])
+    assert [v[1] for v in vectors] == [0, 1], vectors
+
+
 def main():
     url, admin, *chosen = sys.argv[1:]
     register(admin)
