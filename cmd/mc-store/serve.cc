@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "cmd/mc-store/verbs.h"
 #include "http/server.h"
 #include "io/signals.h"
@@ -148,6 +149,7 @@ Result<int> serve(ServeOptions options) {
       }));
   if (options.tier.folder.empty() && options.tier.size.n > 0)
     return fail(Code::kInvalid, "--ssd-size without --ssd: say which folder");
+  log_info("store", "allocates %s of memory", rounded_bytes_text(options.node.size.n).c_str());
   MC_TRY(node,
          StoreNode::open(loop, *engine, options.name, server->address(), options.node, metrics));
   if (!options.tier.folder.empty()) {
