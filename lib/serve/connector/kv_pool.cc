@@ -35,7 +35,7 @@ class StorePool : public KvPool {
 void KvPool::match_places(std::vector<ObjectKey> keys, Done<Places> done) {
   match_prefix(std::move(keys), [done = std::move(done)](const Result<uint64_t>& found) {
     if (!found) return done(fail(found.error()));
-    done(std::vector<store::StoredAt>(*found, store::StoredAt::kMemory));
+    done(std::vector<store::StoredPlace>(*found));
   });
 }
 

@@ -26,7 +26,7 @@ class KvPool {
   // Counts the leading keys that the pool has.
   virtual void match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) = 0;
   // The same, and where each of them is. By default all are in memory somewhere.
-  using Places = Result<std::vector<store::StoredAt>>;
+  using Places = Result<std::vector<store::StoredPlace>>;
   virtual void match_places(std::vector<ObjectKey> keys, Done<Places> done);
   virtual void get_batch(std::vector<store::GetItem> items, Done<Got> done) = 0;
   virtual void put_batch(std::vector<store::PutItem> items, store::PutAs as, Done<Put> done) = 0;

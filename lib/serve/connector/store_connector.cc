@@ -146,7 +146,7 @@ void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
                         }
                         if (*got[whole] != wanted->memory[whole].size())
                           break;  // of another layout
-                        bytes[static_cast<size_t>(chosen[whole])] += *got[whole];
+                        bytes[chosen[whole]] += *got[whole];
                       }
                       note(error);
                       rates_.learn(bytes, to_seconds(loop_.clock().now() - since));

@@ -56,7 +56,7 @@ class StoreConnector {
     std::vector<BlockHash> hashes;             // the prompt's blocks from the first missing one
     std::vector<std::span<std::byte>> memory;  // where each goes; the caller's until done
     // The number of found blocks to fetch; empty: all. The places are those of the found ones.
-    std::function<size_t(std::span<const store::StoredAt> places)> choose{};
+    std::function<size_t(std::span<const store::StoredPlace> places)> choose{};
     std::optional<StagePart> part{};  // else: what this worker puts
     // Loads some layers of all blocks after the others, and says each time how many of the first
     // are there. The store's checksums are of whole blocks: they are compared when the last layers
@@ -94,7 +94,7 @@ class StoreConnector {
   std::string key(const BlockHash& hash, const std::optional<StagePart>& part = {}) const {
     return part ? pool_key(part->model, hash, part->pp_rank) : pool_key(model_, hash, pp_rank_);
   }
-  using Found = std::vector<store::StoredAt>;
+  using Found = std::vector<store::StoredPlace>;
   template <class Answer>
   using Ask =
       std::function<void(std::vector<ObjectKey>, std::function<void(const Result<Answer>&)>)>;

@@ -131,7 +131,7 @@ bool PrefillRun::fetch(const PrefillJobPtr& job) {
     wanted.hashes.push_back(job->hashes[i]);
     wanted.memory.emplace_back(job->kv.blocks[i], shared_.block_bytes());
   }
-  wanted.choose = [this, here, n, tokens](std::span<const store::StoredAt> places) -> size_t {
+  wanted.choose = [this, here, n, tokens](std::span<const store::StoredPlace> places) -> size_t {
     if (shared_.config.pool_reuse == "always") return places.size();
     return pool_->rates().worth(places, shared_.block_bytes(), [&](size_t found) {
       const Duration saved =
@@ -142,12 +142,12 @@ bool PrefillRun::fetch(const PrefillJobPtr& job) {
   const auto begun = std::make_shared<Time>(shared_.loop.clock().now());
   // A device would take whole blocks.
   if (shared_.config.pool_layers && pipeline_ == nullptr && !shared_.engine.device_kv()) {
-    wanted.choose = [job, here,
-                     choose = std::move(wanted.choose)](std::span<const store::StoredAt> places) {
-      const size_t chosen = std::min(choose(places), places.size());
-      if (chosen > 0) job->load = std::make_shared<LayerLoad>(here, here + chosen);
-      return chosen;
-    };
+    wanted.choose =
+        [job, here, choose = std::move(wanted.choose)](std::span<const store::StoredPlace> places) {
+          const size_t chosen = std::min(choose(places), places.size());
+          if (chosen > 0) job->load = std::make_shared<LayerLoad>(here, here + chosen);
+          return chosen;
+        };
     wanted.layers_arrived = [this, job, begun](uint32_t layers) {
       shared_.trace("load", strf("layers up to %u", layers), *job, *begun,
                     shared_.loop.clock().now());

@@ -193,7 +193,7 @@ DecodeMemory::Way DecodeMemory::way(const Sequence& s) const {
   const uint64_t whole = written / tokens;
   if (pool)
     weigh(Way::kPool, true,
-          pool_->rates().fetch_seconds({0, whole * core_.block_bytes(), 0}) +
+          pool_->rates().fetch_seconds({{{}, whole * core_.block_bytes()}}) +
               recompute_.seconds(whole * tokens, written));
   weigh(Way::kHost, host, 2 * static_cast<double>(bytes) / copy_bytes_per_s_);  // out and in
   return best;

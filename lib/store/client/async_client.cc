@@ -173,10 +173,10 @@ void AsyncClient::match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t
 }
 
 void AsyncClient::match_places(std::vector<ObjectKey> keys,
-                               Done<Result<std::vector<StoredAt>>> done) {
-  submit<Result<std::vector<StoredAt>>>(
-      [keys = std::move(keys)](Client& c) -> Result<std::vector<StoredAt>> {
-        std::vector<StoredAt> places;
+                               Done<Result<std::vector<StoredPlace>>> done) {
+  submit<Result<std::vector<StoredPlace>>>(
+      [keys = std::move(keys)](Client& c) -> Result<std::vector<StoredPlace>> {
+        std::vector<StoredPlace> places;
         MC_TRY_(c.match_prefix(keys, &places));
         return places;
       },

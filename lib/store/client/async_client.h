@@ -51,7 +51,7 @@ class AsyncClient {
                  Duration wait = {});
   void exists(std::vector<ObjectKey> keys, Done<Result<std::vector<bool>>> done);
   void match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done);
-  void match_places(std::vector<ObjectKey> keys, Done<Result<std::vector<StoredAt>>> done);
+  void match_places(std::vector<ObjectKey> keys, Done<Result<std::vector<StoredPlace>>> done);
   void remove(std::vector<ObjectKey> keys, bool force, Done<std::vector<Result<>>> done);
 
  private:

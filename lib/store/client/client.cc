@@ -5,6 +5,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/hash.h"
 #include "store/client/client_impl.h"
 #include "store/election/leader_election.h"
 
@@ -31,6 +32,18 @@ PutRevoke granted_by(const PutStart& start, const PutStarted& started) {
     if (started.items[i].outcome.ok())
       revoke.items.push_back({start.items[i].key, started.items[i].generation});
   return revoke;
+}
+
+// An older master does not tell the place, or the node.
+StoredPlace place_in(const Matched& reply, size_t i) {
+  StoredPlace place;
+  const std::string &at = reply.places.bytes, &holders = reply.holders.bytes;
+  if (i < at.size() && static_cast<uint8_t>(at[i]) < kStoredAts)
+    place.at = static_cast<StoredAt>(at[i]);
+  const size_t node = i < holders.size() ? static_cast<uint8_t>(holders[i]) : 0;
+  if (node > 0 && node <= reply.nodes.size())
+    place.node = static_cast<uint32_t>(xxh3(reply.nodes[node - 1])) | 1;
+  return place;
 }
 }  // namespace
 
@@ -243,7 +256,7 @@ Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
 }
 
 Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys,
-                                      std::vector<StoredAt>* places) {
+                                      std::vector<StoredPlace>* places) {
   const Time deadline = clock_.now() + options_.timeout;
   uint64_t hits = 0;
   for (size_t at = 0; at == hits && (at == 0 || at < keys.size()); at += kBatchMax) {
@@ -252,11 +265,7 @@ Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys,
     MC_TRY(const Matched reply, ask(message, deadline));
     const size_t found = std::min<uint64_t>(reply.hits, message.keys.size());
     hits += found;
-    for (size_t i = 0; places != nullptr && i < found; ++i) {  // an older master says nothing
-      const std::string& all = reply.places.bytes;
-      const size_t place = i < all.size() ? static_cast<uint8_t>(all[i]) : kStoredAts;
-      places->push_back(place < kStoredAts ? static_cast<StoredAt>(place) : StoredAt::kMemory);
-    }
+    for (size_t i = 0; places != nullptr && i < found; ++i) places->push_back(place_in(reply, i));
   }
   return hits;
 }

@@ -137,7 +137,7 @@ class Client {
   // Returns: the number of stored keys before the first gap; leases them.
   // places: if given, where each of these keys is.
   Result<uint64_t> match_prefix(const std::vector<ObjectKey>& keys,
-                                std::vector<StoredAt>* places = nullptr);
+                                std::vector<StoredPlace>* places = nullptr);
   // The same of blocks, counted when stored under every prefix: the keys are prefix + the block's
   // hash in lower-case hex. `hashes` has `hash_bytes` of each. `within`: 0: the options' timeout.
   Result<uint64_t> match_blocks(const std::vector<std::string>& prefixes,

@@ -1,5 +1,7 @@
 // Reads and queries: replica locations with leases, prefix matches, listings and statistics.
 #include <algorithm>
+#include <string_view>
+#include <unordered_map>
 
 #include "base/hash.h"
 #include "store/master/master.h"
@@ -29,6 +31,23 @@ Result<> check_keys(const std::vector<ObjectKey>& keys) {
     return fail(Code::kInvalid, "%zu keys in one call: %zu at most", keys.size(), kBatchMax);
   return {};
 }
+
+// Numbers the nodes that an answer names, from 1 on.
+class HolderNumbers {
+ public:
+  explicit HolderNumbers(std::vector<NodeId>& names) : names_(names) {}
+  // Returns 0 when the answer names enough already.
+  size_t of(const NodeId& node) {
+    if (const auto it = numbers_.find(node); it != numbers_.end()) return it->second;
+    if (names_.size() == kHoldersMax) return 0;
+    names_.push_back(node);
+    return numbers_[node] = names_.size();
+  }
+
+ private:
+  std::vector<NodeId>& names_;
+  std::unordered_map<std::string_view, size_t> numbers_;  // names of nodes that outlive the call
+};
 
 }  // namespace
 
@@ -204,12 +223,22 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   MC_TRY_(check_keys(m.keys));
   const uint16_t tenant = tenants_.find(m.tenant);
   Matched reply{epoch_, 0};
-  const auto place = [&](const Object* object) {
-    if (object == nullptr) return StoredAt::kDisk;
-    bool near = false;
-    if (!m.host.empty())
-      each_replica(*object, [&](const Replica& r) { near = near || r.node->host == m.host; });
-    return near ? StoredAt::kHost : StoredAt::kMemory;
+  HolderNumbers numbers(reply.nodes);
+  const auto add_place = [&](const Object* object, const ObjectKey& key) {
+    StoredAt at = object == nullptr ? StoredAt::kDisk : StoredAt::kMemory;
+    const NodeId* node = nullptr;
+    if (object != nullptr) {
+      each_replica(*object, [&](const Replica& r) {
+        const bool near = !m.host.empty() && r.node->host == m.host && at != StoredAt::kHost;
+        if (near) at = StoredAt::kHost;
+        if (near || node == nullptr) node = &r.node->ref.name;
+      });
+    } else if (const auto disk = tier_.objects().find(disk_name(tenant, key));
+               disk && !disk->copies.empty()) {
+      node = &tier_.node_of(disk->copies[0]).name;
+    }
+    reply.places.bytes.push_back(static_cast<char>(at));
+    reply.holders.bytes.push_back(static_cast<char>(node == nullptr ? 0 : numbers.of(*node)));
   };
   // A run that ends early does not prefetch all keys of a long call.
   constexpr size_t kTogether = 64;
@@ -219,7 +248,7 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
     Object* object = find_complete(tenant, m.keys[i]);
     if (object == nullptr && !on_disk(tenant, m.keys[i])) break;
     if (object != nullptr) grant(*object, now);
-    if (m.places) reply.places.bytes.push_back(static_cast<char>(place(object)));
+    if (m.places) add_place(object, m.keys[i]);
     ++reply.hits;
   }
   return reply;

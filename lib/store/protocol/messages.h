@@ -12,6 +12,7 @@
 // Thread: values.
 // Source: Mooncake paper, section 3.2; docs/decisions/0007-store-directory.md.
 #pragma once
+#include <compare>
 #include <string>
 #include <vector>
 
@@ -211,13 +212,25 @@ enum class StoredAt : uint8_t {
   kDisk = 2,    // no memory has it
 };
 inline constexpr size_t kStoredAts = 3;
+inline constexpr size_t kHoldersMax = 255;  // nodes that one answer names
+
+struct StoredPlace {
+  StoredAt at = StoredAt::kMemory;
+  uint32_t node = 0;  // stands for the name of one that has it there; 0: not told
+  auto operator<=>(const StoredPlace&) const = default;
+};
 
 struct Matched {
   static constexpr const char* kName = "matched";
   uint64_t epoch = 0;
   uint64_t hits = 0;    // number of stored keys before the first gap; they are leased
   wire::Blob places{};  // if asked for: a StoredAt for each of them
-  static void fields(auto& a, auto& m) { a(m.epoch, m.hits, m.places); }
+  // Then too: of each a number in `nodes`, from 1 on, of one that has it there; 0: not told.
+  wire::Blob holders{};
+  std::vector<NodeId> nodes{};
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.hits, m.places, m.holders, wire::at_most<kHoldersMax>(m.nodes));
+  }
 };
 struct MatchPrefix {
   static constexpr const char* kName = "match-prefix";

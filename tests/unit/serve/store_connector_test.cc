@@ -36,7 +36,7 @@ class Gone : public KvPool {
 // A pool with some blocks in memory and the next on a disk: counts what is fetched.
 class Mixed final : public Gone {
  public:
-  Mixed(io::Loop& loop, size_t& asked, size_t& got, std::vector<store::StoredAt> places)
+  Mixed(io::Loop& loop, size_t& asked, size_t& got, std::vector<store::StoredPlace> places)
       : Gone(loop, asked), on_(loop), got_(got), places_(std::move(places)) {}
   void match_places(std::vector<ObjectKey>, Done<Places> done) override {
     on_.post([this, done = std::move(done)] { done(places_); });
@@ -55,7 +55,7 @@ class Mixed final : public Gone {
  private:
   io::Loop& on_;
   size_t& got_;
-  const std::vector<store::StoredAt> places_;
+  const std::vector<store::StoredPlace> places_;
 };
 
 // A pool whose puts are answered when the test says so.
@@ -158,8 +158,8 @@ TEST_CASE("a fetch is of the blocks that are chosen by where they are") {
   SteadyClock clock;
   io::Loop loop(clock);
   size_t asked = 0, got = 0;
-  const std::vector<store::StoredAt> places{store::StoredAt::kHost, store::StoredAt::kMemory,
-                                            store::StoredAt::kDisk};
+  const std::vector<store::StoredPlace> places{
+      {store::StoredAt::kHost}, {store::StoredAt::kMemory}, {store::StoredAt::kDisk, 7}};
   Metrics metrics;
   BlockManager blocks(8, kBlock, 1);
   const KvShape shape = KvShape::of(cost::tiny(), kBlock, 1);
@@ -179,7 +179,7 @@ TEST_CASE("a fetch is of the blocks that are chosen by where they are") {
     for (size_t i = 0; i < 4; ++i)
       wanted.memory.push_back(std::span(memory).subspan(i * bytes, bytes));
     if (choose)
-      wanted.choose = [&](std::span<const store::StoredAt> found) {
+      wanted.choose = [&](std::span<const store::StoredPlace> found) {
         CHECK(std::equal(found.begin(), found.end(), places.begin(), places.end()));
         return size_t{2};  // what is in memory
       };

@@ -270,7 +270,11 @@ TEST_CASE("items of a batch succeed and fail one by one") {
   CHECK(*got[2] == 2000);
   CHECK(a == one);
   CHECK(d == two);
-  CHECK(*c.client->match_prefix({"one", "two", "three"}) == 2);
+  std::vector<StoredPlace> places;
+  CHECK(*c.client->match_prefix({"one", "two", "three"}, &places) == 2);
+  REQUIRE(places.size() == 2);
+  CHECK(places[0].node != 0);
+  CHECK(places[0] == places[1]);
   CHECK(*c.client->exists({"one", "three"}) == std::vector<bool>{true, false});
   const auto removed = c.client->remove({"one", "three"}, true);
   CHECK(removed[0]);

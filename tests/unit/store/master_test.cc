@@ -293,6 +293,33 @@ TEST_CASE("match-prefix stops at the first hole and leases what it matched") {
   CHECK(c.master->handle(MatchPrefix{{}}, c.now)->hits == 0);
 }
 
+TEST_CASE("match-prefix names the nodes that have the keys, so far as there is room for names") {
+  FakeCluster c;
+  const auto put_at = [&](const ObjectKey& key, const NodeId& node) {
+    PutStart m;
+    m.prefer = node;
+    REQUIRE(c.put(m, key, 1) == kDone);
+  };
+  c.add("n1", 64 * kMiB);
+  c.add("n2", 64 * kMiB);
+  put_at("0", "n2");
+  put_at("1", "n1");
+  put_at("2", "n2");
+  const auto all = c.master->handle(MatchPrefix{{"0", "1", "2"}, {}, true, ""}, c.now);
+  CHECK(all->nodes == std::vector<NodeId>{"n2", "n1"});
+  CHECK(all->holders.bytes == std::string("\1\2\1"));
+  CHECK(c.master->handle(MatchPrefix{{"0"}}, c.now)->holders.bytes.empty());  // nobody asked
+  std::vector<ObjectKey> keys;
+  for (size_t i = 0; i <= kHoldersMax; ++i) {
+    const std::string node = "m" + std::to_string(i);
+    c.add(node, 64 * kMiB);
+    put_at(keys.emplace_back("on-" + node), node);
+  }
+  const auto many = c.master->handle(MatchPrefix{keys, {}, true, ""}, c.now);
+  CHECK(many->nodes.size() == kHoldersMax);
+  CHECK(many->holders.bytes.substr(kHoldersMax - 1) == std::string("\377\0", 2));
+}
+
 TEST_CASE("match-blocks counts a block that is stored under every prefix, and leases those") {
   FakeCluster c;
   c.add("n", 64 * kMiB);

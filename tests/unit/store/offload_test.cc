@@ -88,6 +88,10 @@ TEST_CASE("F4: a put that waits for a disk makes its node write at once") {
   REQUIRE(d.reply);
   CHECK(d.reply->items[0].outcome.ok());
   CHECK(d.cluster.has("k0"));  // on the disk
+  const auto at = d.cluster.master->handle(MatchPrefix{{"k0"}, {}, true, ""}, d.cluster.now);
+  CHECK(at->places.bytes == std::string(1, static_cast<char>(StoredAt::kDisk)));
+  CHECK(at->holders.bytes == std::string("\1"));
+  CHECK(at->nodes == std::vector<NodeId>{"a"});
 }
 
 TEST_CASE("F4: gathered writes are hurried too when a put comes later") {
