@@ -1,7 +1,9 @@
 // How fast the CPU engine computes a prompt's chunk, with the shapes of bench-1b: against the most
 // this CPU multiplies in the engine's formats when nothing is loaded, OpenBLAS's sgemm where it is
-// installed, and AVX2 against AVX-512.
+// installed, AVX2 against AVX-512, and a long prompt against a short one.
 #include <dlfcn.h>
+
+#include <algorithm>
 #if defined(__x86_64__)
 #if !defined(__clang__)  // g++ 12's own header again
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -18,6 +20,7 @@ namespace {
 
 using bench::Measured;
 constexpr size_t kRows = 512;
+constexpr size_t kLong = 4200, kShort = 400, kLongTurns = 3;  // tokens; a long turn takes seconds
 
 #if defined(__x86_64__)
 constexpr int kSums = 16;
@@ -134,6 +137,18 @@ Result<int> run(const bench::EngineOptions& o) {
     MC_TRY_(bench::compare(
         {"engine-prefill", name + ", avx2", "GFLOP/s", "AVX-512"}, o.turns(),
         [&]() -> Result<Measured> { return chunk(*narrow); }, ours));
+  // A long prompt beside a short one: what attention takes.
+  const auto room = m->blocks(kLong);
+  const auto prompt = [&](size_t tokens) -> Result<Measured> {
+    const Time start = clock.now();
+    for (size_t at = 0; at < tokens; at += kRows)
+      m->run({{room, at, std::min(tokens, at + kRows)}});
+    return Measured(static_cast<double>(tokens) / to_seconds(clock.now() - start));
+  };
+  MC_TRY_(bench::compare(
+      {"engine-prefill", strf("prompt of %zu, ", kLong) + o.activations + " x bf16", "tokens/s",
+       strf("prompt of %zu", kShort), 0.8},
+      kLongTurns, [&] { return prompt(kLong); }, [&] { return prompt(kShort); }));
   void* blas = ::dlopen("libopenblas.so.0", RTLD_NOW);
   if (blas == nullptr) return 0;
   const auto gemm = reinterpret_cast<Gemm>(::dlsym(blas, "cblas_sgemm"));

@@ -276,4 +276,18 @@ Result<ModelConfig> gguf_config(const Gguf& g) {
   return GgufConfig(g, *kind).read(*family);
 }
 
+// Converters left out the groups for long, and a file does not say how its model was trained.
+std::string gguf_doubt(const Gguf& g, const ModelConfig& c) {
+  constexpr uint32_t kV2 = 160, kV3 = 256;  // experts of the published models that have groups
+  const std::string key = "deepseek2.expert_group_count";
+  const uint32_t experts = c.experts.count;
+  if (!c.parts().latent || (experts != kV2 && experts != kV3) || g.metadata.contains(key))
+    return {};
+  return strf(
+      "there is no '%s', so experts are chosen among all %u; DeepSeek's own models of as many have "
+      "8 groups and take %d of them. If this is one of these, convert it with a newer llama.cpp, "
+      "or add '%s' and 'deepseek2.expert_group_used_count'",
+      key.c_str(), experts, experts == kV2 ? 3 : 4, key.c_str());
+}
+
 }  // namespace mc::model

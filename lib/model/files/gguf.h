@@ -29,6 +29,8 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file);
 // The configuration that the metadata describes (config_gguf.cc). kUnsupported: an architecture
 // that families.cc does not list.
 Result<ModelConfig> gguf_config(const Gguf& file);
+// What of a model may be computed otherwise than its makers do, for the log; else empty.
+std::string gguf_doubt(const Gguf& file, const ModelConfig& config);
 // A whole number of the metadata, from 1 to `most`. `fallback` 0: it must be there.
 Result<uint64_t> gguf_number(const Gguf& file, const std::string& key, uint64_t fallback,
                              uint64_t most);

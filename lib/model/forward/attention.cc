@@ -206,6 +206,11 @@ class PairTiles {
     else
       std::copy_n(rows.keys, padded(rows.count), rows.values);
     scores_.positions = values_.positions = rows.count;
+    if (work_.queries <= work_.kernels.few) {
+      scores_.key_rows = {rows.keys, stream.keys + RowStream::kAhead};
+      values_.value_rows = {rows.values, stream.values + RowStream::kAhead};
+      return;
+    }
     work_.kernels.turn_words(rows.keys, rows.count, wide_ / 2, 0, keys_, size_t{wide_} * kLanes * 2,
                              stream.keys + RowStream::kAhead);
     work_.kernels.pair_rows(false, rows.values, rows.count, wide_, mixed_,
@@ -424,9 +429,9 @@ void Transformer::attend_by(uint32_t layer, const Group& g, const Group* next, c
     std::copy_n(stream.keys, rows.count, rows.keys);
     std::copy_n(stream.values, rows.count, rows.values);
     tiles.take(rows, stream);
-    stream.drop(rows.count);
     const auto [begins, ends] = all.look(tile, end, seen);
     tiles.attend(begins, ends, seen, states);
+    stream.drop(rows.count);
   }
   for (size_t i = 0; i < queries; ++i) {
     float* to = out + (g.row + i / per_kv) * config_.q_rows() +

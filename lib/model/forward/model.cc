@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "model/files/gguf.h"
 #include "model/files/quantized_modules.h"
 #include "model/text/gguf_tokenizer.h"
@@ -59,6 +60,8 @@ Result<ModelFiles> open_gguf(const std::string& path) {
     MC_TRY(ModelConfig config, gguf_config(g));
     MC_TRY(Tokenizer tokenizer, gguf_tokenizer(g));
     config.name = name_of(path);
+    if (const std::string doubt = gguf_doubt(g, config); !doubt.empty())
+      log_warn("model", "%s: %s", path.c_str(), doubt.c_str());
     ChatFormat chat = gguf_chat(g);
     return ModelFiles{std::move(config),
                       std::move(tokenizer),

@@ -41,17 +41,29 @@ uint64_t share_of(float logit, double top, double temperature) {
   return x < -28.0f ? 0 : static_cast<uint64_t>(exponential(x) * 0x1p40f);
 }
 
-// The first of the greatest. Chains of comparisons side by side do not wait for each other.
+// The first of the greatest; 0: there are no numbers at all. Chains of comparisons side by side do
+// not wait for each other, and only the part that has the greatest is looked through again.
 size_t likeliest_of(std::span<const float> logits) {
-  constexpr size_t kChains = 8;
-  float most[kChains];
-  std::fill_n(most, kChains, logits[0]);
-  for (size_t i = 0; i + kChains <= logits.size(); i += kChains)
-    for (size_t c = 0; c < kChains; ++c) most[c] = std::max(most[c], logits[i + c]);
-  for (size_t i = logits.size() / kChains * kChains; i < logits.size(); ++i)
-    most[0] = std::max(most[0], logits[i]);
-  const auto at = std::find(logits.begin(), logits.end(), *std::max_element(most, most + kChains));
-  return at == logits.end() ? 0 : static_cast<size_t>(at - logits.begin());  // no numbers at all
+  constexpr size_t kChains = 8, kPart = 64 * kChains;
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  float greatest = kNone;
+  size_t part = 0;
+  for (size_t at = 0; at < logits.size(); at += kPart) {
+    const auto some = logits.subspan(at, std::min(kPart, logits.size() - at));
+    float most[kChains];
+    std::fill_n(most, kChains, kNone);
+    size_t i = 0;
+    for (; i + kChains <= some.size(); i += kChains)
+      for (size_t c = 0; c < kChains; ++c) most[c] = std::max(most[c], some[i + c]);
+    for (; i < some.size(); ++i) most[0] = std::max(most[0], some[i]);
+    const float here = *std::max_element(most, most + kChains);
+    if (here <= greatest) continue;
+    greatest = here;
+    part = at;
+  }
+  const auto from = logits.begin() + static_cast<std::ptrdiff_t>(part);
+  const auto at = std::find(from, logits.end(), greatest);
+  return at == logits.end() ? 0 : static_cast<size_t>(at - logits.begin());
 }
 
 uint64_t total_of(std::span<const Candidate> some) {

@@ -10,6 +10,9 @@
 //             Values are their integers as bf16, which are exact; shares times the scale of a
 //             value are rounded to bf16.
 //
+// Where few queries take a tile, pairs are multiplied as the rows lie in memory, without being laid
+// out before; the products and their order are the same.
+//
 // In all of them a query's numbers depend on the query and what it sees alone: nothing else is
 // multiplied, so that it may be infinite, and other queries have their own sums.
 //
@@ -47,11 +50,19 @@ struct FloatAttention {
   Attention* states = nullptr;
 };
 
+// Rows of bf16 as they lie, where few queries take them: pointers, of each position one, then up to
+// a multiple of 16 of zeros. As many rows of `ahead` are fetched on the way.
+struct PairRows {
+  const std::byte* const* rows = nullptr;  // null: they are laid out
+  const std::byte* const* ahead = nullptr;
+};
+
 // Scores of queries of bf16: scores[query][position].
 struct PairScores {
   const uint16_t* queries = nullptr;  // [query][wide], scaled
   uint32_t count = 0;                 // queries
   const std::byte* keys = nullptr;    // of each 16 positions, [pair of wide][position][2]
+  PairRows key_rows{};                // or these
   uint32_t positions = 0;             // that are wanted, rounded up to 16
   uint32_t wide = 0;                  // a multiple of 32, the padding zero
   float* scores = nullptr;            // [query][kTile]
@@ -63,6 +74,7 @@ struct PairValues {
   const SeenKeys* seen = nullptr;     // by each query
   uint32_t count = 0;                 // queries
   const std::byte* values = nullptr;  // [pair of positions][wide][2], of bf16
+  PairRows value_rows{};              // or these; without scales
   uint32_t positions = 0;             // of the values; a zero behind an odd number of them
   const float* scales = nullptr;      // of the values, [wide / 32][kTile], or null: none
   uint32_t wide = 0;

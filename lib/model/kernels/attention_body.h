@@ -194,6 +194,89 @@ template <uint32_t kRows, uint32_t kWide>
   store_values(sums, d, states);
 }
 
+constexpr uint32_t kTurned = 8;  // words of 16 rows that are turned at a time
+
+// Of kSets times 16 keys as they lie. The sums of one set would wait for each other.
+template <uint32_t kRows, uint32_t kSets>
+[[gnu::noinline]] void score_rows(const PairScores& at, uint32_t query, uint32_t key) {
+  const PairScores job = at;
+  const uint16_t* const queries = job.queries + size_t{query} * job.wide;
+  V sums[kSets][kRows];
+  MC_UNROLL
+  for (uint32_t s = 0; s < kSets; ++s) {
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r) sums[s][r] = V::zero();
+  }
+  for (uint32_t word = 0; word < job.wide / 2; word += kTurned) {
+    MC_UNROLL
+    for (uint32_t s = 0; s < kSets; ++s) {
+      const std::byte* const* const ahead = job.key_rows.ahead + key + s * kLanes;
+      for (uint32_t i = 0; word % kLanes == 0 && i < kLanes; ++i)
+        __builtin_prefetch(ahead[i] + size_t{word} * 4, 0, 2);
+      std::byte turned[kTurned * 4 * kLanes];
+      V::turn(job.key_rows.rows + key + s * kLanes, size_t{word} * 4, kTurned, 0, turned);
+      MC_UNROLL
+      for (uint32_t i = 0; i < kTurned; ++i) {
+        const V w = V::load(reinterpret_cast<const float*>(turned + size_t{i} * 4 * kLanes));
+        MC_UNROLL
+        for (uint32_t r = 0; r < kRows; ++r) {
+          uint32_t pair;
+          __builtin_memcpy(&pair, queries + r * job.wide + size_t{2} * (word + i), sizeof pair);
+          sums[s][r] = V::add_pair(sums[s][r], pair, w);
+        }
+      }
+    }
+  }
+  MC_UNROLL
+  for (uint32_t s = 0; s < kSets; ++s) {
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r)
+      sums[s][r].store(job.scores + size_t{query + r} * kTile + key + s * kLanes);
+  }
+}
+
+// Numbers of two positions' values side by side, from `d` on.
+template <uint32_t kWide>
+[[gnu::always_inline]] inline void pair_values(const std::byte* const* rows, uint32_t d,
+                                               std::byte* out) {
+  static_assert(kWide % 2 == 0);
+  MC_UNROLL
+  for (uint32_t v = 0; v < kWide; v += 2) {
+    const size_t at = (size_t{d} + v * kLanes) * 2;
+    V::pair_bf16(rows[0] + at, rows[1] + at, out + size_t{v} * 4 * kLanes);
+  }
+}
+
+// Values of pairs of positions as they lie: what mix_tile does of laid out ones.
+template <uint32_t kRows, uint32_t kWide>
+[[gnu::noinline]] void mix_rows(const uint16_t* shares, PairRows values, uint32_t pairs,
+                                const float* keep, uint32_t d, Attention* states) {
+  V sums[kRows][kWide];
+  load_kept(states, keep, d, sums);
+  for (uint32_t i = 0; i < pairs; ++i) {
+    std::byte both[kWide * 4 * kLanes];
+    MC_UNROLL
+    for (uint32_t v = 0; v < kWide; v += 2) {
+      const size_t at = (size_t{d} + v * kLanes) * 2;
+      __builtin_prefetch(values.ahead[2 * i] + at, 0, 2);
+      __builtin_prefetch(values.ahead[2 * i + 1] + at, 0, 2);
+    }
+    pair_values<kWide>(values.rows + size_t{2} * i, d, both);
+    V w[kWide];
+    MC_UNROLL
+    for (uint32_t v = 0; v < kWide; ++v)
+      w[v] = V::load(reinterpret_cast<const float*>(both + size_t{v} * 4 * kLanes));
+    MC_UNROLL
+    for (uint32_t r = 0; r < kRows; ++r) {
+      uint32_t pair;
+      __builtin_memcpy(&pair, shares + r * kTile + size_t{2} * i, sizeof pair);
+      MC_UNROLL
+      for (uint32_t v = 0; v < kWide; ++v) sums[r][v] = V::add_pair(sums[r][v], pair, w[v]);
+    }
+  }
+  store_values(sums, d, states);
+}
+
 struct PairScoreRows {
   const PairScores& job;
 
@@ -207,6 +290,11 @@ struct PairScoreRows {
   template <uint32_t kRows>
   void rows(uint32_t query) {
     uint32_t key = 0;
+    if (job.key_rows.rows != nullptr) {
+      for (; key + kLanes < job.positions; key += 2 * kLanes) score_rows<kRows, 2>(job, query, key);
+      if (key < job.positions) score_rows<kRows, 1>(job, query, key);
+      return;
+    }
     for (; key + (kVectors - 1) * kLanes < job.positions; key += kVectors * kLanes)
       keys<kRows, kVectors>(query, key);
     for (; key < job.positions; key += kLanes) keys<kRows, 1>(query, key);
@@ -329,17 +417,26 @@ struct PairValueRows {
   template <uint32_t kRows, uint32_t kWide>
   void whole(uint32_t row, uint32_t begin, uint32_t end, float* keep, uint32_t d) {
     if (begin >= end) return;
-    mix_tile<kRows, kWide>({shares.rounded + row * kTile + size_t{2} * begin, kTile,
-                            job.values + (size_t{begin} * job.wide + d) * 4, size_t{job.wide} * 4,
-                            4 * kLanes, end - begin},
-                           keep, d, job.states + first + row);
+    if (const PairRows& r = job.value_rows; r.rows != nullptr)
+      mix_rows<kRows, kWide>(shares.rounded + row * kTile + size_t{2} * begin,
+                             {r.rows + size_t{2} * begin, r.ahead + size_t{2} * begin}, end - begin,
+                             keep, d, job.states + first + row);
+    else
+      mix_tile<kRows, kWide>({shares.rounded + row * kTile + size_t{2} * begin, kTile,
+                              job.values + (size_t{begin} * job.wide + d) * 4, size_t{job.wide} * 4,
+                              4 * kLanes, end - begin},
+                             keep, d, job.states + first + row);
     for (uint32_t r = 0; r < kRows; ++r) keep[r] = 1;
   }
   // The number of a pair that `mask` leaves.
   template <uint32_t kWide>
   void half(uint32_t row, uint32_t pair, uint32_t mask, float* keep, uint32_t d) {
     uint32_t words[kWide * kLanes];
-    __builtin_memcpy(words, job.values + (size_t{pair} * job.wide + d) * 4, sizeof words);
+    auto* const bytes = reinterpret_cast<std::byte*>(words);
+    if (const PairRows& r = job.value_rows; r.rows != nullptr)
+      pair_values<kWide>(r.rows + size_t{2} * pair, d, bytes);
+    else
+      __builtin_memcpy(bytes, job.values + (size_t{pair} * job.wide + d) * 4, sizeof words);
     for (uint32_t& word : words) word &= mask;
     mix_tile<1, kWide>({shares.rounded + row * kTile + size_t{2} * pair, kTile,
                         reinterpret_cast<const std::byte*>(words), 0, 4 * kLanes, 1},

@@ -29,25 +29,30 @@ constexpr float kLeastRounded = 1e-30f;  // a group whose numbers are all smalle
   sums[1] = rounded(b).store_integers(out + kLanes);
 }
 
+// A group of a chunk of rows.
+void round_group_rows(const float* x, size_t stride, uint32_t rows, uint32_t group,
+                      const RoundedRows& out) {
+  int8_t integers[kGroup];
+  for (uint32_t r = 0; r < rows; ++r) {
+    float& scale = out.scales[group * rows + r];
+    int32_t sums[2];
+    round_group_of(x + r * stride + size_t{group} * kGroup, integers, scale, sums);
+    for (uint32_t step = 0; step < 8; ++step)
+      __builtin_memcpy(out.integers + ((size_t{group} * 8 + step) * rows + r) * 4,
+                       integers + step * 4, 4);
+    const int32_t parts[3] = {sums[0], sums[1], sums[0] + sums[1]};
+    for (uint32_t p = 0; p < 3; ++p) {
+      const size_t at = (size_t{group} * 3 + p) * rows + r;
+      out.minus_sums[at] = -parts[p];
+      out.shares[at] = scale * static_cast<float>(parts[p]);
+    }
+  }
+}
+
 // A chunk of rows.
 void round_rows(const float* x, size_t stride, uint32_t rows, uint32_t groups,
                 const RoundedRows& out) {
-  int8_t integers[kGroup];
-  for (uint32_t r = 0; r < rows; ++r)
-    for (uint32_t g = 0; g < groups; ++g) {
-      float& scale = out.scales[g * rows + r];
-      int32_t sums[2];
-      round_group_of(x + r * stride + size_t{g} * kGroup, integers, scale, sums);
-      for (uint32_t step = 0; step < 8; ++step)
-        __builtin_memcpy(out.integers + ((size_t{g} * 8 + step) * rows + r) * 4,
-                         integers + step * 4, 4);
-      const int32_t parts[3] = {sums[0], sums[1], sums[0] + sums[1]};
-      for (uint32_t p = 0; p < 3; ++p) {
-        const size_t at = (size_t{g} * 3 + p) * rows + r;
-        out.minus_sums[at] = -parts[p];
-        out.shares[at] = scale * static_cast<float>(parts[p]);
-      }
-    }
+  for (uint32_t g = 0; g < groups; ++g) round_group_rows(x, stride, rows, g, out);
 }
 
 // What is taken off a format's integers after its products (BlockFormat::offset).

@@ -78,6 +78,7 @@ struct Kernels {
   // x[i] = e^x[i], for x up to 88; below -87 it is as for -87.
   void (*exponential)(float* x, size_t n);
   const BlockKernels* blocks;  // products with blocks of integers
+  uint32_t few;                // queries that are best given rows as they lie (PairRows), at most
 };
 
 // Best first; the last needs nothing special.

@@ -285,7 +285,7 @@ struct Dots<8> {
 const BlockKernels kBlockKernels{round_rows, multiply_blocks};
 const Kernels kKernels{"avx2",    multiply, widen,        round,           normalize,
                        gate,      attend,   score_pairs,  add_pair_values, turn_words,
-                       pair_rows, soft_cap, exponentials, &kBlockKernels};
+                       pair_rows, soft_cap, exponentials, &kBlockKernels,  kQueries};
 
 }  // namespace mc::model::avx2
 

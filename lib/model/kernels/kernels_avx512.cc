@@ -29,14 +29,16 @@ const Kernels kKernels{"avx512",        multiply,
                        attend,          score_pairs,
                        add_pair_values, turn_words,
                        pair_rows,       soft_cap,
-                       exponentials,    &avx512vnni::kBlockKernels};
+                       exponentials,    &avx512vnni::kBlockKernels,
+                       kQueries};
 const Kernels kKernelsOfFloats{"avx512",        multiply,
                                widen,           round,
                                normalize,       gate,
                                attend,          score_pairs,
                                add_pair_values, turn_words,
                                pair_rows,       soft_cap,
-                               exponentials,    &avx2::kBlockKernels};
+                               exponentials,    &avx2::kBlockKernels,
+                               kQueries};
 
 }  // namespace mc::model::avx512
 

@@ -32,7 +32,8 @@ const Kernels kKernels{"avx512bf16",    multiply,
                        attend,          score_pairs,
                        add_pair_values, turn_words,
                        pair_rows,       soft_cap,
-                       exponentials,    &avx512vnni::kBlockKernels};
+                       exponentials,    &avx512vnni::kBlockKernels,
+                       kQueries};
 
 }  // namespace mc::model::avx512bf16
 

@@ -200,6 +200,6 @@ struct Dots {
 const BlockKernels kBlockKernels{round_rows, multiply_blocks};
 const Kernels kKernels{"plain",   multiply, widen,        round,           normalize,
                        gate,      attend,   score_pairs,  add_pair_values, turn_words,
-                       pair_rows, soft_cap, exponentials, &kBlockKernels};
+                       pair_rows, soft_cap, exponentials, &kBlockKernels,  kQueries};
 
 }  // namespace mc::model::plain

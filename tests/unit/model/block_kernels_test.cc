@@ -135,16 +135,22 @@ TEST_CASE("block kernels: infinite and missing numbers give the same bits everyw
   const BlockRows part = rows_in(f, kRows, kColumns, bytes);
   const Matrix m = Matrix::pack_blocks(kColumns, 1, {&part, 1}, threads);
   for (const float odd : {std::numeric_limits<float>::infinity(), 1e-38f, 3e38f,
-                          std::numeric_limits<float>::quiet_NaN()}) {
-    auto x = numbers(3, kColumns);
-    x[5] = odd;
-    const auto want = product(m, "plain", threads, x);
-    for (const Kernels* set : kernels_here()) {
-      const auto got = product(m, set->name, threads, x);
-      for (uint32_t n = 0; n < kRows; ++n)
-        CHECK((got[n] == want[n] || (std::isnan(got[n]) && std::isnan(want[n]))));
+                          std::numeric_limits<float>::quiet_NaN()})
+    for (const uint32_t count : {1u, 8u}) {
+      auto x = numbers(3, size_t{count} * kColumns);
+      x[5] = odd;
+      if (count > 1 && !std::isnan(odd)) {
+        x[size_t{6} * kColumns + 19] = odd;
+        x[size_t{7} * kColumns + 20] = -odd;
+      }
+      const auto want = product(m, "plain", threads, x);
+      for (const Kernels* set : kernels_here()) {
+        CAPTURE(set->name);
+        const auto got = product(m, set->name, threads, x);
+        for (uint32_t n = 0; n < count * kRows; ++n)
+          CHECK((got[n] == want[n] || (std::isnan(got[n]) && std::isnan(want[n]))));
+      }
     }
-  }
 }
 
 namespace {

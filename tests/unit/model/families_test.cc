@@ -96,6 +96,25 @@ TEST_CASE("a family's GGUF file gives the bits of its HF folder") {
   CHECK(made == 14);
 }
 
+TEST_CASE("a GGUF file that leaves out DeepSeek's groups of experts is doubted by name") {
+  test::FamilyCase c = test::families::deepseek2();
+  c.experts = 160, c.groups = 8, c.groups_used = 3, c.used = 6;
+  c.json["n_routed_experts"] = 160;
+  test::GgufFile file = test::gguf_of(c, test::hf_tensors(c, 5));
+  const auto doubt = [&file] {
+    const Gguf g{file.metadata, test::views(file.tensors)};
+    const auto config = gguf_config(g);
+    REQUIRE_MESSAGE(config.has_value(), config.error().what);
+    return gguf_doubt(g, *config);
+  };
+  CHECK(doubt().empty());
+  file.metadata.erase("deepseek2.expert_group_count");
+  CHECK(doubt().find("'deepseek2.expert_group_count'") != std::string::npos);
+  CHECK(doubt().find("all 160") != std::string::npos);
+  file.metadata["deepseek2.expert_count"] = int64_t{64};  // as V2-Lite, which has none
+  CHECK(doubt().empty());
+}
+
 TEST_CASE("the parameters of a family are those of its tensors") {
   for (const test::FamilyCase& c : test::family_cases()) {
     CAPTURE(c.name);

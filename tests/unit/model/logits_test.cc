@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/random.h"
@@ -77,4 +78,21 @@ TEST_CASE("min_p leaves out what is less likely than its part of the likeliest, 
   // top_p of what min_p left: 1 + 0.5 of 1.76 are 0.85, of all 2.1 they would be 0.71.
   CHECK(drawn(0.25, 1, 0, 0.8) == std::vector<bool>{false, true, false, true, false});
   CHECK(drawn(0, 1, 0, 0.8) == std::vector<bool>{false, true, false, true, true});
+}
+
+TEST_CASE("the likeliest is the first of the greatest, in vocabularies of any size") {
+  Random random(7);
+  const auto likeliest_here = [](std::vector<float> row) { return sample(row, {}); };
+  for (const size_t size : {1u, 7u, 8u, 511u, 512u, 513u, 1500u, 4096u}) {
+    CAPTURE(size);
+    std::vector<float> row(size);
+    for (float& v : row) v = static_cast<float>(random.below(size / 4 + 2)) - 2000;  // many equal
+    const auto want = std::max_element(row.begin(), row.end()) - row.begin();
+    CHECK(likeliest_here(row) == want);
+    row.front() = std::nanf("");
+    row.back() = 3;
+    CHECK(likeliest_here(row) == static_cast<int32_t>(size) - 1);
+    std::fill(row.begin(), row.end(), std::nanf(""));
+    CHECK(likeliest_here(row) == 0);
+  }
 }
