@@ -18,8 +18,9 @@ import threading
 import time
 
 from vllm_client import stream
-from vllm_servers import (BIN, BLOCK, ENGINES, OUTPUT, ROOT, TIMEOUT, Front, Pool, Server,
-                          wait_for)
+from vllm_nixl import case_nixl
+from vllm_servers import (BIN, BLOCK, ENGINES, OUTPUT, TIMEOUT, Front, Pool, Server, prompts,
+                          wait_for, whole)
 
 
 class Test:
@@ -44,23 +45,6 @@ class Test:
     def end(self):
         for process in reversed(self.running):
             process.stop()
-
-
-def prompts(server, count, chance):
-    """1,000 to 3,000 tokens of our own documentation, cut anywhere."""
-    text = '\n'.join(path.read_text() for path in sorted((ROOT / 'docs').glob('*.md')))
-    all_of_it = server.tokens(text[:400_000])
-    out = []
-    for _ in range(count):
-        size = chance.randrange(1000, 3000)
-        begin = chance.randrange(len(all_of_it) - size)
-        out.append(all_of_it[begin : begin + size])
-    return out
-
-
-def whole(tokens):
-    """Tokens that whole blocks cover, with one left to compute."""
-    return (len(tokens) - 1) // BLOCK * BLOCK
 
 
 def case_share(test, chance):
@@ -486,7 +470,7 @@ def quantile(server, name):
 
 CASES = {'share': case_share, 'pair': case_pair, 'small': case_small, 'tcp': case_tcp,
          'crowd': case_crowd, 'lora': case_lora, 'multi': case_multi, 'halves': case_halves,
-         'soon': case_soon, 'ranks': case_ranks}
+         'nixl': case_nixl, 'soon': case_soon, 'ranks': case_ranks}
 
 
 def main():

@@ -35,6 +35,23 @@ def wait_for(what, condition, seconds=PATIENCE):
         time.sleep(0.05)
 
 
+def prompts(server, count, chance):
+    """1,000 to 3,000 tokens of our own documentation, cut anywhere."""
+    text = '\n'.join(path.read_text() for path in sorted((ROOT / 'docs').glob('*.md')))
+    all_of_it = server.tokens(text[:400_000])
+    out = []
+    for _ in range(count):
+        size = chance.randrange(1000, 3000)
+        begin = chance.randrange(len(all_of_it) - size)
+        out.append(all_of_it[begin : begin + size])
+    return out
+
+
+def whole(tokens):
+    """Tokens that whole blocks cover, with one left to compute."""
+    return (len(tokens) - 1) // BLOCK * BLOCK
+
+
 class Process:
     def __init__(self, folder, name, command, **environment):
         self.name, self.log = name, folder / f'{name}.log'
@@ -110,29 +127,33 @@ class Pool:
 
 
 class Server:
-    """`vllm serve`. `pool` None: without mc. `transfer` changes what --kv-transfer-config says."""
+    """`vllm serve`. `pool` None: without mc. `transfer` changes what --kv-transfer-config says.
+    `environment`: variables, beside ours."""
 
     def __init__(self, folder, name, version, pool, *, kv='1G', longest=4096, flags=(), path=(), role='kv_both',
                  transfer=lambda said: said, threads=os.environ.get('OMP_NUM_THREADS', '1'), wait=True, port=None,
-                 options=(), **extra):
+                 options=(), environment=(), **extra):
         self.name, self.port = name, port or free_port()
         model = ENGINES / 'smollm2-135m'
         command = ['nice', '-n', '5', ENGINES / f'vllm-{version}/bin/vllm', 'serve', model, '--served-model-name', 'm',
                    '--host', '127.0.0.1', '--port', str(self.port), '--dtype', 'float32', '--enforce-eager',
                    '--block-size', str(BLOCK), '--max-model-len', str(longest), '--kv-cache-memory-bytes', str(kv),
                    '--enable-prompt-tokens-details', '--prefix-caching-hash-algo', 'sha256_cbor', *flags]
+        said = {}
         if pool is not None:
             said = {'kv_connector': 'McConnector', 'kv_connector_module_path': 'mc.vllm', 'kv_role': role,
                     'kv_load_failure_policy': 'recompute',
                     'kv_connector_extra_config': {'master': pool.master, 'name': name, 'timeout': f'{TIMEOUT}s',
                                                   'lookup-patience': '1s', **extra, **dict(options)}}
-            command += ['--kv-transfer-config', json.dumps(transfer(said))]
+        said = transfer(said)
+        if said:
+            command += ['--kv-transfer-config', json.dumps(said)]
         self.begun = time.monotonic()
         self.process = Process(
             folder, name, command, MC_LIBRARY=str(BIN.resolve() / 'libmc.so'),
             PYTHONPATH=os.pathsep.join(map(str, (ROOT / 'lib/python', *path))),
             VLLM_CPU_OMP_THREADS_BIND='nobind', OMP_NUM_THREADS=threads, HF_HUB_OFFLINE='1', VLLM_NO_USAGE_STATS='1',
-            VLLM_SERVER_DEV_MODE='1')
+            VLLM_SERVER_DEV_MODE='1', **dict(environment))
         if wait:
             self.wait()
 
