@@ -1,6 +1,7 @@
 // Reads requests for completions and the like, and begins their answers.
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "serve/answers/responses_writer.h"
 #include "serve/frontend/api_answer.h"
 #include "serve/frontend/openai_proxied.h"
+#include "serve/protocol/json_text.h"
 
 namespace mc::serve {
 namespace {
@@ -38,6 +40,19 @@ std::optional<PassedForm> form_of(const http::Request& r, const PassedPaths& pas
   const bool posted = r.method == "POST";
   return PassedForm{posted ? "POST" : "GET", posted ? type : "",
                     !posted && model != r.query.end() ? model->second : ""};
+}
+
+// What its text costs, as a length: a form of answers is compiled, which may take long however
+// short it is. What has other names than it seems to have counts as one.
+size_t cost_of_text(const std::string& body) {
+  constexpr const char* kForms[] = {"response_format",    "structured_outputs", "guided_json",
+                                    "guided_regex",       "guided_choice",      "guided_grammar",
+                                    "guided_json_object", "tool_choice",        "text"};
+  if (body.size() > TextWork::kShort) return body.size();
+  const auto text = JsonText::parse(body);
+  const bool forms = !text || std::any_of(std::begin(kForms), std::end(kForms),
+                                          [&](const char* m) { return text->find(m).has_value(); });
+  return forms ? TextWork::kShort + 1 : body.size();
 }
 
 // In the form of the API that was asked.
@@ -110,7 +125,7 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
   const std::string& body = x.request().body;
   const std::optional<PassedForm> form = form_of(x.request(), passed_);
   texts_.run(
-      x, ids_.of(x), tenant, body.size(),
+      x, ids_.of(x), tenant, cost_of_text(body),
       [asked, engines, path, form, limits = std::move(limits), &body] {
         if (!form) {
           *asked = parse_asked(path, body, engines, limits);

@@ -22,6 +22,8 @@ std::string long_body(size_t bytes, const char* before = R"({"prompt":")",
   return before + std::string(bytes, 'x') + after;
 }
 
+constexpr const char* kSlowSchema = R"({"type":"string","pattern":"(a|b|c|d|e|f){99999}"})";
+
 }  // namespace
 
 TEST_CASE("the loop spends little of what a long text costs") {
@@ -55,4 +57,23 @@ TEST_CASE("long prompts are answered as short ones are, and their errors have th
   const auto none = s.ask("/query", "[" + std::string(20000, ' ') + "]");
   CHECK(none.status == 400);
   CHECK(none.body.find("want a JSON object") != std::string::npos);
+}
+
+// A short schema may take as long to compile as a long text to read: the loop stood still
+// meanwhile.
+TEST_CASE("the loop compiles no form of answers, however short the request") {
+  Site s;
+  for (const char* const form :
+       {R"("guided_json":SCHEMA)", R"("guided_j\u0073on":SCHEMA)",
+        R"("response_format":{"type":"json_schema","json_schema":{"schema":SCHEMA}})",
+        R"("structured_outputs":{"json":SCHEMA})"}) {
+    std::string body = R"({"model":"tiny","prompt":"x","max_tokens":2,)" + std::string(form) + "}";
+    body.replace(body.find("SCHEMA"), 6, kSlowSchema);
+    REQUIRE(body.size() < TextWork::kShort);
+    const double whole = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    const double own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    s.ask("/v1/completions", body);
+    const double loop = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own;
+    CHECK_MESSAGE(loop < 0.4 * (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - whole), form);
+  }
 }
