@@ -1,6 +1,7 @@
 // Messages to the workers, and theirs.
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <type_traits>
 
 #include "base/log.h"
@@ -44,6 +45,12 @@ bool tells_all(const TokenUpdate& u, uint32_t logprobs, uint64_t vocab) {
          std::all_of(u.logprobs.begin(), u.logprobs.end(), [&](const TokenLogprobs& t) {
            return t.top.size() == tops && t.top_logprobs.size() == tops;
          });
+}
+
+// What a worker says that something took. One that is no time would be in sums of metrics for ever.
+double told_ms(double ms) {
+  constexpr double kLongestMs = 1e9;  // 11 days
+  return std::isfinite(ms) ? std::clamp(ms, 0.0, kLongestMs) : 0;
 }
 
 Result<> outcome_of(const auto& reply) {
@@ -190,12 +197,12 @@ void Conductor::prefill(Job& job, const sched::SendStep& step) {
                     answer.times = {.cached_tokens = reply->cached_tokens,
                                     .pool_tokens = reply->pool_tokens,
                                     .peer_tokens = reply->peer_tokens,
-                                    .queue_ms = reply->queue_ms,
-                                    .load_ms = reply->load_ms,
-                                    .prefill_ms = reply->prefill_ms,
-                                    .transfer_ms = reply->transfer_ms,
-                                    .fetch_ms = reply->fetch_ms,
-                                    .peer_ms = reply->peer_ms,
+                                    .queue_ms = told_ms(reply->queue_ms),
+                                    .load_ms = told_ms(reply->load_ms),
+                                    .prefill_ms = told_ms(reply->prefill_ms),
+                                    .transfer_ms = told_ms(reply->transfer_ms),
+                                    .fetch_ms = told_ms(reply->fetch_ms),
+                                    .peer_ms = told_ms(reply->peer_ms),
                                     .kv_bytes = reply->kv_bytes};
                   answered(std::move(answer), "prefill");
                 });
@@ -268,8 +275,8 @@ bool Conductor::update(const TokenUpdate& u, const NodeId& from) {
                              .finish = u.finish,
                              .error = u.error,
                              .kv_errors = u.kv_errors,
-                             .load_ms = u.load_ms,
-                             .decode_ms = u.decode_ms};
+                             .load_ms = told_ms(u.load_ms),
+                             .decode_ms = told_ms(u.decode_ms)};
   const uint32_t logprobs = job->ask.controls.logprobs;
   if (logprobs > 0 && !tells_all(u, logprobs, spec().vocab)) {
     event.finish = "error";

@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "base/json.h"
 #include "conductor_fakes.h"
 
@@ -41,6 +44,32 @@ TEST_CASE("tokens may overtake the answer of TxAllocate: none is lost, and they 
   c.submit(next);
   REQUIRE(c.finish(next));
   CHECK(!next.failed);
+}
+
+// Sums of metrics were nan from then on, and the client's timings null.
+TEST_CASE("times of a worker that are none are left out") {
+  Cluster c;
+  const double none = std::nan(""), endless = std::numeric_limits<double>::infinity();
+  PrefillDone& d = c.p[0]->done;
+  d.queue_ms = d.load_ms = d.fetch_ms = none;
+  d.prefill_ms = d.transfer_ms = endless;
+  d.peer_ms = -1e308;
+  c.p[0]->then = [&](const std::string& request) {
+    TokenUpdate u;
+    u.request = request;
+    u.tokens = {65, 66};
+    u.finish = "length";
+    u.load_ms = none;
+    u.decode_ms = endless;
+    c.d[0]->client->call(TokenBatch{"d0", {u}}, 1s, [](const Result<rpc::Empty>&) {});
+  };
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.load_ms == 0);
+  CHECK(heard.progress.decode_ms == 0);
+  CHECK(c.metrics.text().find("nan\n") == std::string::npos);
 }
 
 TEST_CASE("a commit goes out before the next message to its worker") {
