@@ -53,8 +53,15 @@ inline double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
+// Part of the names of the cases to measure; empty: all.
+inline std::string& wanted_cases() {
+  static std::string text;
+  return text;
+}
+
 // `turns` turns of each side, interleaved, after one of each that is not counted.
 inline Result<> compare(const Figure& figure, size_t turns, const Turn& ours, const Turn& theirs) {
+  if (figure.name.find(wanted_cases()) == std::string::npos) return {};
   std::vector<double> mine, peer, ratio, my_cpu, peer_cpu;
   for (size_t i = 0; i <= turns; ++i) {
     MC_TRY(const Measured a, ours());
@@ -115,7 +122,10 @@ inline Result<Measured> gigabytes(const Clock& clock, uint64_t bytes, size_t rou
 
 struct Options {
   bool quick = false;
-  void describe(OptionList& v) { v("quick", quick, "fewer and shorter turns"); }
+  void describe(OptionList& v) {
+    v("quick", quick, "fewer and shorter turns");
+    v("case", wanted_cases(), "measure the cases with this text in their names");
+  }
   size_t turns() const { return quick ? 7 : 15; }
 };
 

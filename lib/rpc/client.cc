@@ -151,19 +151,26 @@ bool Client::poll_shm(size_t at) {
   return !link.shm->arm();
 }
 
+// A server that sends without end gets a turn of the loop, as one over ZeroMQ does: the time limits
+// of calls pass between turns.
 void Client::receive_shm(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
-  do {
-    while (links_[at].shm) {
-      const auto message = links_[at].shm->receive();
-      if (!message) break;
-      links_[at].hot = true;
-      links_[at].poller.restart();
-      if (!answer(at, detail::answer_of(message->envelope, message->body))) continue;
-      if (alive.expired()) return;  // the callback destroyed this client
+  for (int i = 0; links_[at].shm; ++i) {
+    Link& link = links_[at];
+    if (i == kAnswersPerTurn) {  // the rest in the next turn, without a wait
+      link.hot = true;
+      return link.poller.restart();
     }
-    if (links_[at].shm && links_[at].shm->broken()) return lose_shm(at);
-  } while (links_[at].shm && !links_[at].hot && !links_[at].shm->arm());
+    if (const auto message = link.shm->receive()) {
+      link.hot = true;
+      link.poller.restart();
+      (void)answer(at, detail::answer_of(message->envelope, message->body));
+      if (alive.expired()) return;  // the callback destroyed this client
+      continue;
+    }
+    if (link.shm->broken()) return lose_shm(at);
+    if (link.hot || link.shm->arm()) return;
+  }
 }
 
 // The server ended, or the channel broke: fails the calls in flight over it.

@@ -30,24 +30,37 @@ void DescriptorRefresher::wait(SegmentHandle segment, const std::string& control
   std::optional<Waiting> late;  // nothing is fetched any more
   {
     Lock lock(mutex_);
-    if (stopping_) {
+    if (stopping_ || broken_) {
       late = std::move(waiting);
+      if (broken_) late->why = *broken_;
     } else {
       Segment& s = segments_[segment];
       first = s.waiting.empty() && !s.fetching;
       if (!control.empty()) s.control = control;
       s.waiting.push_back(std::move(waiting));
-      if (!thread_.joinable())
-        thread_ = std::thread([this] {
-          if (auto ran = loop_.run(); !ran) log_error("xfer", "%s", ran.error().what.c_str());
-          calls_.clear();
-          ended_.clear();
-        });
+      if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     }
   }
   if (late && late->slice) return hooks_.give_up(std::move(late->slice), late->why);
   if (!first || loop_.post([this, segment] { begin(segment); })) return;
   fetched(segment, fail(Code::kBusy, "too many descriptors are fetched"));
+}
+
+void DescriptorRefresher::run() {
+  const Result<> ran = loop_.run();
+  calls_.clear();
+  ended_.clear();
+  if (ran) return;  // stop() gives up what waits
+  const Error why{ran.error().code, "descriptors are fetched no more: " + ran.error().what};
+  log_error("xfer", "%s", why.what.c_str());
+  std::map<SegmentHandle, Segment> left;
+  {
+    Lock lock(mutex_);
+    broken_ = why;
+    left.swap(segments_);
+  }
+  for (auto& [handle, segment] : left)
+    for (Waiting& w : segment.waiting) hooks_.give_up(std::move(w.slice), why);
 }
 
 void DescriptorRefresher::begin(SegmentHandle segment) {

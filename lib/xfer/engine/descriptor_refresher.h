@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,6 +43,7 @@ class DescriptorRefresher {
   void wait(SegmentHandle segment, const std::string& control, Waiting waiting);
   // Gives up what waits. Later slices come back at once, inside wait().
   void stop();
+  // The same happens, with that error, where the thread's loop fails: without files, or memory.
 
   static constexpr Duration kBudget = std::chrono::seconds(1);  // of a fetch
 
@@ -51,6 +53,7 @@ class DescriptorRefresher {
     bool fetching = false;
     std::string control;  // where to fetch; empty: no fetch is needed
   };
+  void run();
   void begin(SegmentHandle segment);
   void fetch(SegmentHandle segment, const std::string& control);
   void fetched(SegmentHandle segment, Result<> outcome);
@@ -69,6 +72,7 @@ class DescriptorRefresher {
   io::Loop::Handle timer_ = 0;
   Mutex mutex_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  std::optional<Error> broken_ MC_GUARDED_BY(mutex_);                // why the loop ended
   std::map<SegmentHandle, Segment> segments_ MC_GUARDED_BY(mutex_);  // that are waited for
   std::thread thread_ MC_GUARDED_BY(mutex_);
 };

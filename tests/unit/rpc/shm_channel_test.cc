@@ -11,6 +11,9 @@
 #include <optional>
 #include <thread>
 
+#include "base/random.h"
+#include "io/free_port.h"
+#include "io/local_socket.h"
 #include "rpc/busy_poll.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
@@ -152,6 +155,52 @@ class ShmWaiter {
  private:
   std::string got_;
   std::thread thread_;
+};
+
+// A server by hand: it answers on the test's thread, when the test says so.
+class HandServer {
+ public:
+  HandServer() {
+    listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    Random random(fresh_seed());
+    REQUIRE(io::listen_on_free_port(random, [this](uint16_t port) {
+      address = "127.0.0.1:" + std::to_string(port);
+      return port != 0 && io::bind_local(listener_.get(), rpc::shm_names(address)[0]) == 0;
+    }));
+    REQUIRE(::listen(listener_.get(), 1) == 0);
+  }
+  // Shakes hands with a client of that loop, which has connected.
+  void take(io::Loop& loop) {
+    io::Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    REQUIRE(socket);
+    auto handshake = std::move(*rpc::ShmHandshake::from(std::move(socket), address));
+    while (!end_) {
+      REQUIRE(loop.turn(20s).has_value());
+      auto step = handshake.step();
+      REQUIRE(step.has_value());
+      if (*step) end_ = std::move(**step);
+    }
+    REQUIRE(loop.turn(20s).has_value());
+  }
+  // Answers what is there, but for "later".
+  void answer() {
+    while (const auto message = end_->receive()) {
+      const auto asked = wire::decode<rpc::Envelope>(message->envelope);
+      const auto said = wire::decode<ShmSaid>(message->body);
+      REQUIRE(asked.has_value());
+      REQUIRE(said.has_value());
+      if (said->text == "later") continue;
+      rpc::Envelope ok;
+      ok.type = "ok";
+      ok.id = asked->id;
+      CHECK(end_->send(wire::encode(ok), wire::encode(ShmHeard{said->text})));
+    }
+  }
+  std::string address;
+
+ private:
+  io::Fd listener_;
+  std::optional<rpc::ShmChannel> end_;
 };
 
 void until_asleep(const RawRing& ring, uint32_t how) {
@@ -379,6 +428,33 @@ TEST_SUITE("shm_channel") {
     REQUIRE_FALSE(r.has_value());
     CHECK(r.error().code == Code::kTimeout);
     CHECK(client->call(ShmSaid{"k", {}}, 10s).has_value());
+  }
+
+  TEST_CASE("answers without end keep no other call past its time limit") {
+    SteadyClock clock;
+    io::Loop loop(clock);
+    HandServer server;
+    auto client = std::move(*rpc::Client::connect(loop, server.address, rpc::Channel::kShm));
+    server.take(loop);
+    constexpr int kMany = 200'000;
+    int answered = 0;
+    bool expired = false;
+    client->call<ShmSaid>(ShmSaid{"later"}, 10ms, [&](const Result<ShmHeard>& r) {
+      expired = true;
+      CHECK(!r.has_value());
+    });
+    std::function<void()> next = [&] {  // each answer is there before the one before it is read
+      client->call<ShmSaid>(ShmSaid{"now"}, 20s, [&](const Result<ShmHeard>& r) {
+        CHECK(r.has_value());
+        if (!expired && ++answered < kMany) next();
+      });
+      server.answer();
+    };
+    next();
+    const Time deadline = clock.now() + 60s;
+    while (!expired && clock.now() < deadline) REQUIRE(loop.turn(20ms).has_value());
+    CHECK(expired);
+    CHECK(answered < kMany);
   }
 
   TEST_CASE("what does not fit waits, and goes on when the other side has read") {
