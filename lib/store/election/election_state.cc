@@ -72,6 +72,7 @@ void ElectionState::answered(const Result<EtcdAnswer>& answer, Time now) {
     case Kind::kRenew:
       if (answer->ttl_s == 0 || (q.kind == Kind::kGrant && answer->lease == 0)) {
         lose();
+        if (q.kind == Kind::kGrant) next_ = now + period();  // a server that grants nothing
         break;
       }
       if (q.kind == Kind::kGrant) lease_ = answer->lease;
@@ -80,8 +81,11 @@ void ElectionState::answered(const Result<EtcdAnswer>& answer, Time now) {
       until_ = asked_ + lasts_ - lasts_ / 10;
       break;
     case Kind::kJoin: joined_ = true; break;
-    case Kind::kLook:
-    case Kind::kCampaign: look(*answer); break;
+    case Kind::kLook: look(*answer); break;
+    case Kind::kCampaign:
+      look(*answer);
+      if (!leading_ && leader_.empty()) next_ = now + period();  // nobody won it
+      break;
     case Kind::kRaise: noted_ = q.epoch; break;
     case Kind::kResign: break;  // see above
   }
@@ -93,7 +97,10 @@ void ElectionState::look(const EtcdAnswer& found) {
   const bool mine = lease_ != 0 && found.leader_lease == lease_;
   if (leading_ && !mine) return lose();  // the key was deleted or replaced
   if (mine && !leading_) {
-    if (found.epoch <= epoch_) return lose();  // another master wrote the epoch
+    if (found.epoch <= epoch_) {  // another master wrote the epoch
+      next_ = asked_ + period();
+      return lose();
+    }
     leading_ = true;
     epoch_ = noted_ = led_ = found.epoch;
   }

@@ -121,6 +121,23 @@ TEST_CASE("one of several masters leads, the others know it, and when it resigns
   CHECK(a.election.leader() == "b:1");
 }
 
+// It got thousands of questions a second: by a server that is no etcd and answers {} to all, and
+// where nobody wins a campaign.
+TEST_CASE("an etcd whose answers lead nowhere gets a few questions a period") {
+  const EtcdAnswer granted{7, 3, "", 0, 0, 0}, old{7, 3, "", 7, 0, 0};
+  for (const EtcdAnswer& answer : {EtcdAnswer{}, granted, old}) {
+    ElectionState election({"a:1", 3s});
+    int asked = 0;
+    for (Time now = t0; now < t0 + 3s && asked < 1000; now += 10ms)
+      while (asked < 1000 && election.ask(now, 1000)) {
+        ++asked;
+        election.answered(answer, now);
+      }
+    CHECK(asked >= 10);
+    CHECK(asked <= 60);
+  }
+}
+
 TEST_CASE("a stopped leader knows when it wakes, without a request, that it lost the lead") {
   Etcd etcd;
   Candidate a("a:1");
