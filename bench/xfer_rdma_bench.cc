@@ -229,10 +229,12 @@ Result<> one_nic(const Clock& clock, const RdmaOptions& o, const ServingPeer& pe
           return Measured(row[3] * 1048576 / 1e9);  // MiB a second, on average
         }));
   }
-  if (o.wants("write 64KiB, registered once")) {
+  // What it costs here to register memory for each write. The emulator pins no page: what a NIC's
+  // driver needs for that comes on top.
+  if (o.wants("write 64KiB, known memory")) {
     const size_t writes = o.quick ? 2'000 : 10'000;
     MC_TRY_(compare(
-        {"xfer-rdma", "write 64KiB, registered once", "us", "registered for each", 1, true}, turns,
+        {"xfer-rdma", "write 64KiB, known memory", "us", "unknown, no page pinned", 1, true}, turns,
         [&] { return ours->latency(64 * kKiB, writes); },
         [&] { return ours->unregistered(64 * kKiB, writes); }));
   }

@@ -45,9 +45,12 @@ Json to_json(const Path& p) {
                      {"hedged", r.hedged},
                      {"predicted_us", i < p.predicted_s.size() ? p.predicted_s[i] * 1e6 : 0.}});
   }
-  return {{"transport", p.transport},     {"usable", p.usable},
-          {"chosen", p.chosen},           {"why", p.why},
-          {"memory_node", p.memory.node}, {"memory_gpu", p.memory.gpu},
+  return {{"transport", p.transport},
+          {"usable", p.usable},
+          {"chosen", p.chosen},
+          {"why", p.why},
+          {"memory_node", p.memory.here.node},
+          {"memory_gpu", p.memory.here.gpu},
           {"rails", std::move(rails)}};
 }
 

@@ -65,6 +65,7 @@ class CudaDevice final : public Device {
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<Memory> open(std::string_view handle) override;
   Result<DmaBuf> dma_buf(std::span<const std::byte> memory) override;
+  Result<> see_nic_writes() override;
 
  private:
   const CorePtr core_;
@@ -216,6 +217,17 @@ Result<Device::DmaBuf> CudaDevice::dma_buf(std::span<const std::byte> memory) {
   MC_TRY_(core_->ok(core_->d.handle_for_range(&fd, begin, end - begin, kDmaBufFd, 0),
                     "cuMemGetHandleForAddressRange"));
   return DmaBuf{io::Fd(fd), first - begin};
+}
+
+Result<> CudaDevice::see_nic_writes() {
+  int ordering = 0;
+  const Status known = core_->d.device_attribute(&ordering, kNicWritesOrdering, core_->device);
+  if (known == kOk && ordering >= kOrderedForOwner) return {};
+  if (core_->d.flush_nic_writes == nullptr)
+    return fail(Code::kUnsupported, "this CUDA driver has no cuFlushGPUDirectRDMAWrites");
+  MC_TRY(const Entered in, core_->enter());
+  return core_->ok(core_->d.flush_nic_writes(kFlushOfContext, kFlushToOwner),
+                   "cuFlushGPUDirectRDMAWrites");
 }
 
 }  // namespace

@@ -168,6 +168,9 @@ class Device {
     uint64_t offset = 0;
   };
   virtual Result<DmaBuf> dma_buf(std::span<const std::byte> memory) = 0;
+  // When it returns, work that begins sees what NICs have written into the memory. kUnsupported:
+  // neither the device nor its driver sees to that.
+  virtual Result<> see_nic_writes() { return {}; }
 };
 using DevicePtr = std::shared_ptr<Device>;
 

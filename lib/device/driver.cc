@@ -52,6 +52,7 @@ void look_up_memory(Symbols& l, Driver& d) {
   l.need(d.ipc_open, "cuIpcOpenMemHandle_v2");
   l.need(d.ipc_close, "cuIpcCloseMemHandle");
   l.optional(d.handle_for_range, "cuMemGetHandleForAddressRange");
+  l.optional(d.flush_nic_writes, "cuFlushGPUDirectRDMAWrites");
 }
 
 void look_up_work(Symbols& l, Driver& d) {

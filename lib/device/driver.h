@@ -44,6 +44,10 @@ inline constexpr unsigned kDisableTiming = 2;  // an event
 inline constexpr unsigned kHostPortable = 1;   // pinned memory
 inline constexpr unsigned kIpcLazyPeer = 1;    // a handle opened
 inline constexpr unsigned long long kDmaBufFd = 1;
+// What NICs write to a device is seen by its work: an attribute, the least value that says so, and
+// the arguments of the flush where it does not.
+inline constexpr int kNicWritesOrdering = 118, kOrderedForOwner = 100;
+inline constexpr int kFlushOfContext = 0, kFlushToOwner = 100;
 // Relaxed: calls of other threads and late loading of a kernel do not fail a capture.
 inline constexpr int kCaptureRelaxed = 2;
 
@@ -89,7 +93,8 @@ struct Driver {
   Status (*launch)(Function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                    unsigned bz, unsigned shared, StreamHandle, void** arguments, void** extra);
   // Not in every version: null.
-  Status (*handle_for_range)(void* fd, Pointer, size_t, int type, unsigned long long flags);
+  Status (*flush_nic_writes)(int target, int scope),
+      (*handle_for_range)(void* fd, Pointer, size_t, int type, unsigned long long flags);
   Status (*capture_begin)(StreamHandle, int mode);
   Status (*capture_end)(StreamHandle, GraphHandle*);
   Status (*graph_instantiate)(GraphExec*, GraphHandle, unsigned long long flags);

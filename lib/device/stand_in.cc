@@ -343,6 +343,11 @@ class StandInDevice final : public StandIn {
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<Memory> open(std::string_view handle) override;
   Result<DmaBuf> dma_buf(std::span<const std::byte> memory) override;
+  Result<> see_nic_writes() override {
+    Lock lock(core_->mutex);
+    ++core_->counts.nic_writes;
+    return core_->faults.lost ? Result<>(core_->gone()) : Result<>();
+  }
   void inject(const InjectedFaults& faults) override {
     Lock lock(core_->mutex);
     const bool lost = core_->faults.lost;

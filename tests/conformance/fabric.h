@@ -54,6 +54,8 @@ class TestFabric {
       for (uint32_t key = 1; key < emu::kPkeysMax; ++key) emu::set_pkey(*fabric_, i, key, 0);
       emu::set_transport(*fabric_, i, IBV_TRANSPORT_IB);
       emu::set_limits(*fabric_, i, 0, 0);
+      emu::set_mr_limit(*fabric_, i, 0);
+      emu::set_late(*fabric_, i, false);
       emu::set_register_time(*fabric_, i, 0);
       emu::set_rate(*fabric_, i, 0);
       emu::set_latency(*fabric_, i, 0);

@@ -1,10 +1,13 @@
 // Memory of a device that NICs reach by its dma-buf, over stand-ins and the emulator's NICs: the
 // device copies nothing, and the NICs are chosen by their tiers as seen from the device.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <map>
+#include <string>
 
 #include "device/stand_in.h"
+#include "tests/conformance/control.h"
 #include "tests/conformance/fabric.h"
 #include "tests/conformance/pair.h"
 #include "tests/unit/topo/recorded.h"
@@ -128,8 +131,60 @@ TEST_SUITE("rdma") {
       CHECK(std::memcmp(user.inside(local).data() + kMiB, user.inside(local).data(), bytes) == 0);
     }
     CHECK(user.went("nic") > 15);
+    // What a NIC brought is seen by the device before the request is done (F50).
+    CHECK(user.device->counts().nic_writes >= 1);
+    CHECK(owner.device->counts().nic_writes == 0);
     CHECK(user.moved("tcp") == 0);
     CHECK(owner.device->counts().copies + owner.device->counts().launches == 0);
+  }
+
+  TEST_CASE("who hears of bytes in a device's memory finds them, however late they are (F50)") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    Node owner("owner", {"emu0"}, "/sys"), user("user", {"emu1"}, "/sys");
+    emu::set_late(*TestFabric::get().fabric(), TestFabric::get().nic("emu0"), true);
+    const Memory remote = owner.allocate(8 * kMiB), from = *user.engine->allocate(8 * kMiB);
+    Control control(*owner.engine);
+    const auto segment = user.engine->open_segment(control.address(), 5s);
+    REQUIRE_MESSAGE(segment.has_value(), (segment ? "" : segment.error().what));
+    std::atomic<uint64_t> told{0}, wrong{0};
+    owner.engine->on_notification([&](const Notification& n) {
+      const uint64_t bytes = std::stoull(n.payload);
+      if (std::memcmp(owner.inside(remote).data(), from.data(), bytes) != 0) ++wrong;
+      ++told;
+    });
+    uint64_t messages = 0;
+    for (const uint64_t bytes : {uint64_t{1}, uint64_t{200}, uint64_t{4096}, 8 * kMiB}) {
+      CAPTURE(bytes);
+      fill(from.bytes(), bytes);
+      Request r;
+      r.op = Op::kWrite;
+      r.local = from.data();
+      r.segment = *segment;
+      r.offset = remote.offset();
+      r.bytes = bytes;
+      const BatchId batch = user.engine->allocate_batch();
+      const Notification after{"block", std::to_string(bytes), ""};
+      REQUIRE(user.engine->submit(batch, {&r, 1}, after).has_value());
+      const auto done = user.engine->wait(batch, 20s);
+      REQUIRE_MESSAGE(done.has_value(), (done ? "" : done.error().what));
+      user.engine->free_batch(batch);
+      CHECK(told.load() == ++messages);
+      // The same without a notification: the application tells its peer itself. By rows, too.
+      r.rows = bytes < kMiB ? 3 : 1;
+      r.remote_stride = 2 * bytes;
+      r.local_stride = bytes;
+      fill(from.bytes(), bytes + 1);
+      const auto written = user.engine->transfer_sync(r, 20s);
+      REQUIRE_MESSAGE(written.has_value(), (written ? "" : written.error().what));
+      for (uint64_t row = 0; row < r.rows; ++row)
+        CHECK(std::memcmp(owner.inside(remote).data() + row * r.remote_stride,
+                          from.data() + row * bytes, bytes) == 0);
+    }
+    CHECK(wrong.load() == 0);
+    CHECK(user.moved("tcp") == 0);
+    owner.engine->on_notification([](const Notification&) {});
+    TestFabric::get().heal();
   }
 
   TEST_CASE("without a dma-buf, memory of a device is staged") {
@@ -203,7 +258,7 @@ TEST_SUITE("rdma") {
     const auto rdma = std::find_if(paths->begin(), paths->end(),
                                    [](const Path& p) { return p.transport == "rdma"; });
     REQUIRE(rdma != paths->end());
-    CHECK(rdma->memory == MemoryLocation{0, 0});
+    CHECK(rdma->memory.here == MemoryLocation{0, 0});
     uint64_t bytes[3] = {};
     for (const RailView& rail : rdma->rails) {
       CHECK(rail.tier == (rail.info.local == "emu0" ? 1 : rail.info.local == "emu1" ? 2 : 3));

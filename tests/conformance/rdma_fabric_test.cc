@@ -22,63 +22,6 @@ using namespace std::chrono_literals;
 namespace rdma_fabric_test {
 namespace {
 
-emu::Fabric& nics() { return *TestFabric::get().fabric(); }
-
-// Of queue pairs that are connected.
-template <class Visit>
-void each_pair(const Visit& visit) {
-  for (const emu::QpSlot& qp : nics()->qp)
-    if (qp.number.load() != 0 && qp.state.load() == IBV_QPS_RTS) visit(qp);
-}
-
-struct Ends {
-  Metrics of_owner, of_user;
-  std::unique_ptr<Engine> owner, user;
-  Memory remote, local;
-  SegmentHandle segment = 0;
-  explicit Ends(const EngineOptions& options, uint64_t bytes = kMiB) {
-    owner = open("owner", "emu0", options, of_owner);
-    user = open("user", "emu1", options, of_user);
-    remote = *owner->allocate(bytes);
-    local = *user->allocate(bytes);
-    fill(local.bytes(), 3);
-    const auto opened = user->open_segment(owner->describe());
-    REQUIRE(opened.has_value());
-    segment = *opened;
-  }
-  static std::unique_ptr<Engine> open(const std::string& node, const std::string& nic,
-                                      EngineOptions o, Metrics& metrics) {
-    o.node = node;
-    o.nics = {nic};
-    auto engine = Engine::open(kClock, std::move(o), metrics);
-    REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
-    return std::move(*engine);
-  }
-  Request request(Op op = Op::kWrite) const {
-    Request r;
-    r.op = op;
-    r.local = local.data();
-    r.segment = segment;
-    r.offset = remote.offset();
-    r.bytes = local.size();
-    return r;
-  }
-  Result<> write(Duration budget = 20s) const { return user->transfer_sync(request(), budget); }
-};
-
-EngineOptions over_rdma() {
-  EngineOptions o;
-  o.transports = {"rdma"};
-  o.peer_timeout = 2s * kSlow;
-  o.share_table = "";
-  return o;
-}
-
-struct Healed {  // before and after
-  Healed() { TestFabric::get().heal(); }
-  ~Healed() { TestFabric::get().heal(); }
-};
-
 ibv_gid mapped(uint8_t last) {
   ibv_gid gid{};
   const uint8_t address[] = {0xff, 0xff, 10, 98, 0, last};
@@ -231,6 +174,47 @@ TEST_SUITE("rdma") {
     for (const emu::CqSlot& cq : nics()->cq)
       if (cq.generation.load() != 0) largest = std::max(largest, cq.capacity);
     CHECK(largest >= 80 * 256);
+  }
+
+  TEST_CASE("processes on one NIC spread over its completion vectors (F44)") {
+    if (skipped()) return;
+    const Healed healed;
+    std::set<uint32_t> vectors;
+    for (int i = 0; i < 40 && vectors.size() < 2; ++i) {  // of eight: all alike once in 8^39
+      Metrics metrics;
+      const auto engine = Ends::open("some", "emu0", over_rdma(), metrics);
+      for (const emu::CqSlot& cq : nics()->cq)
+        if (cq.generation.load() != 0) vectors.insert(cq.vector);
+    }
+    CHECK(vectors.size() >= 2);
+  }
+
+  TEST_CASE("memory that is too large for a device's regions goes another way (F44)") {
+    if (skipped()) return;
+    const Healed healed;
+    for (const uint32_t nic : {0u, 1u}) emu::set_mr_limit(nics(), nic, kMiB / 2);
+    EngineOptions o = over_rdma();
+    o.transports = {"rdma", "tcp"};
+    const Ends ends(o);
+    const auto written = ends.write();
+    CHECK_MESSAGE(written.has_value(), (written ? "" : written.error().what));
+    CHECK(holds(ends));
+    const Memory part = *ends.owner->allocate(kMiB / 2), mine = *ends.user->allocate(kMiB / 2);
+    const auto segment = ends.user->open_segment(ends.owner->describe());
+    REQUIRE(segment.has_value());
+    CHECK(ends.user->transport_of(*segment) == "tcp");  // of its first memory
+    Request r = ends.request();
+    r.segment = *segment;
+    r.local = mine.data();
+    r.bytes = mine.size();
+    r.offset = part.offset();
+    const auto paths = ends.user->paths(*segment, part.offset(), Op::kWrite, r.bytes);
+    REQUIRE(paths.has_value());
+    const auto rdma = std::find_if(paths->begin(), paths->end(),
+                                   [](const Path& p) { return p.transport == "rdma"; });
+    REQUIRE(rdma != paths->end());
+    CHECK(rdma->chosen);
+    CHECK(ends.user->transfer_sync(r, 20s).has_value());
   }
 
   TEST_CASE("a device of 64 requests a queue is given no more (F42)") {

@@ -40,6 +40,64 @@ inline std::unique_ptr<Engine> rdma_engine(const std::string& node, Metrics& met
   return std::move(*engine);
 }
 
+inline emu::Fabric& nics() { return *TestFabric::get().fabric(); }
+
+// Of queue pairs that are connected.
+template <class Visit>
+inline void each_pair(const Visit& visit) {
+  for (const emu::QpSlot& qp : nics()->qp)
+    if (qp.number.load() != 0 && qp.state.load() == IBV_QPS_RTS) visit(qp);
+}
+
+// An owner on the first NIC and a user on the second.
+struct Ends {
+  Metrics of_owner, of_user;
+  std::unique_ptr<Engine> owner, user;
+  Memory remote, local;
+  SegmentHandle segment = 0;
+  explicit Ends(const EngineOptions& options, uint64_t bytes = kMiB) {
+    owner = open("owner", "emu0", options, of_owner);
+    user = open("user", "emu1", options, of_user);
+    remote = *owner->allocate(bytes);
+    local = *user->allocate(bytes);
+    fill(local.bytes(), 3);
+    const auto opened = user->open_segment(owner->describe());
+    REQUIRE(opened.has_value());
+    segment = *opened;
+  }
+  static std::unique_ptr<Engine> open(const std::string& node, const std::string& nic,
+                                      EngineOptions o, Metrics& metrics) {
+    o.node = node;
+    o.nics = {nic};
+    auto engine = Engine::open(kClock, std::move(o), metrics);
+    REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
+    return std::move(*engine);
+  }
+  Request request(Op op = Op::kWrite) const {
+    Request r;
+    r.op = op;
+    r.local = local.data();
+    r.segment = segment;
+    r.offset = remote.offset();
+    r.bytes = local.size();
+    return r;
+  }
+  Result<> write(Duration budget = 20s) const { return user->transfer_sync(request(), budget); }
+};
+
+inline EngineOptions over_rdma() {
+  EngineOptions o;
+  o.transports = {"rdma"};
+  o.peer_timeout = 2s * kSlow;
+  o.share_table = "";
+  return o;
+}
+
+struct Healed {  // before and after
+  Healed() { TestFabric::get().heal(); }
+  ~Healed() { TestFabric::get().heal(); }
+};
+
 // An owner and a user on the first NICs; a thread of the user that reads and writes all the time
 // and checks what it has.
 class Traffic {

@@ -153,6 +153,8 @@ void remove_peer_memory(Fabric& fabric) {
   for (PeerMemory& memory : fabric->peer_memory) memory = {};
 }
 
+void set_late(Fabric& fabric, uint32_t index, bool late) { fabric->nic[index].late.store(late); }
+
 void set_register_time(Fabric& fabric, uint32_t index, uint64_t nanoseconds) {
   fabric->nic[index].register_ns.store(nanoseconds);
 }
@@ -164,6 +166,10 @@ void set_transport(Fabric& fabric, uint32_t index, ibv_transport_type type) {
 void set_limits(Fabric& fabric, uint32_t index, uint32_t max_qp_wr, uint32_t max_cqe) {
   fabric->nic[index].max_qp_wr.store(std::min(max_qp_wr, kQueueMax));
   fabric->nic[index].max_cqe.store(std::min(max_cqe, kCompletionsMax));
+}
+
+void set_mr_limit(Fabric& fabric, uint32_t index, uint64_t max_mr_size) {
+  fabric->nic[index].max_mr_size.store(max_mr_size);
 }
 
 void set_retry_percent(Fabric& fabric, uint32_t percent) { fabric->retry_percent.store(percent); }

@@ -33,11 +33,15 @@ void fail_cqs(Fabric& fabric, uint32_t nic);
 // From now on NICs register this memory of a device by its address; `seen`: where the host sees it.
 void add_peer_memory(Fabric& fabric, const void* address, const void* seen, uint64_t length);
 void remove_peer_memory(Fabric& fabric);
+// What queue pairs write to memory of a device behind this NIC is seen there once one of their
+// reads of such memory has followed, or they end. On hardware a read pushes earlier writes along.
+void set_late(Fabric& fabric, uint32_t nic, bool late);
 // To register memory takes that long a GiB.
 void set_register_time(Fabric& fabric, uint32_t nic, uint64_t nanoseconds);
 // What a device says of itself, to who asks from now on.
 void set_transport(Fabric& fabric, uint32_t nic, ibv_transport_type type);
 void set_limits(Fabric& fabric, uint32_t nic, uint32_t max_qp_wr, uint32_t max_cqe);  // 0: the most
+void set_mr_limit(Fabric& fabric, uint32_t nic, uint64_t max_mr_size);                // 0: the most
 
 // Retries take this share of their real time; 0: only expire_retries ends them.
 void set_retry_percent(Fabric& fabric, uint32_t percent);

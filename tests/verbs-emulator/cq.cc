@@ -146,6 +146,7 @@ ibv_cq* ibv_create_cq(ibv_context* ibcontext, int cqe, void* user, ibv_comp_chan
     return none(EINVAL);
   CqSlot* slot = context.fabric->take_cq(context.index, uint32_t(cqe));
   if (slot == nullptr) return none(ENOMEM);
+  slot->vector = uint32_t(vector);
   auto* cq = new Cq;
   cq->context = &context;
   cq->slot = slot;

@@ -18,7 +18,7 @@
 namespace mc::emu {
 
 constexpr uint64_t kMagic = 0x6362'6166'756d'6531;
-constexpr uint32_t kLayoutVersion = 2;
+constexpr uint32_t kLayoutVersion = 3;
 constexpr uint32_t kHostsMax = 64;
 constexpr uint32_t kNicsMax = 64;
 constexpr uint32_t kContextsMax = 512;
@@ -62,6 +62,8 @@ struct Nic {
   std::atomic<int32_t> transport;            // ibv_transport_type
   std::atomic<uint64_t> register_ns;         // a GiB, to register it; 0: no time
   std::atomic<uint32_t> max_qp_wr, max_cqe;  // 0: what the emulator has
+  std::atomic<uint64_t> max_mr_size;         // 0: what the emulator has
+  std::atomic<uint32_t> late;                // 1: writes to device memory are seen after reads
   std::atomic<uint32_t> present;             // 0: taken out of its host
   std::atomic<uint32_t> generation;          // grows when it is taken out
   std::atomic<uint32_t> up;
@@ -158,6 +160,7 @@ struct CqSlot {
   uint32_t last_generation;
   uint32_t overrun;
   uint32_t context;
+  uint32_t vector;
   uint32_t capacity;
   uint64_t offset;  // entries of Completion
 };
@@ -170,6 +173,7 @@ struct MrSlot {
   uint32_t nic;
   uint32_t pd;
   uint32_t access;
+  uint32_t of_device;  // 1: memory of a device, by its dma-buf or its address
   uint64_t address, length, iova;
 };
 

@@ -27,6 +27,8 @@ constexpr const char* kUsage =
           [wr=N] [cqe=N]       max_qp_wr and max_cqe of who asks from now on; 0: the most
           [transport=infiniband|iwarp|unspecified]
           [register=T]         what a GiB of memory takes to be registered
+          [mr=N]               max_mr_size, in bytes; 0: the most
+          [late=0|1]           what is written to a device's memory is seen there once it was read
   gid NIC INDEX ADDRESS|none   another GID, with GID_CHANGE; as an IPv6 or IPv4 address
   lid NIC NUMBER               another LID, with LID_CHANGE
   pkey NIC INDEX KEY|none      another partition key, with PKEY_CHANGE
@@ -255,12 +257,15 @@ bool change_nic(Fabric& fabric, const std::vector<std::string>& words) {
   uint32_t nic = nic_of(fabric, words[1]);
   if (verb == "set") {
     uint32_t wr = fabric->nic[nic].max_qp_wr, cqe = fabric->nic[nic].max_cqe;
-    for (const auto& [key, value] : pairs(words, 2, "rate latency wr cqe transport register")) {
+    for (const auto& [key, value] :
+         pairs(words, 2, "rate latency wr cqe transport register mr late")) {
       if (key == "rate") set_rate(fabric, nic, rate(value));
       if (key == "latency") set_latency(fabric, nic, duration(value));
       if (key == "wr") wr = uint32_t(number(value, "wr"));
       if (key == "cqe") cqe = uint32_t(number(value, "cqe"));
       if (key == "register") set_register_time(fabric, nic, duration(value));
+      if (key == "mr") set_mr_limit(fabric, nic, number(value, "mr"));
+      if (key == "late") set_late(fabric, nic, number(value, "late") != 0);
       if (key == "transport") set_transport(fabric, nic, transport_of(value));
     }
     set_limits(fabric, nic, wr, cqe);

@@ -91,7 +91,13 @@ ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova,
       (access & IBV_ACCESS_LOCAL_WRITE) == 0)
     return none(EINVAL);
   if (length == 0 || address + length < address) return none(EINVAL);
-  if (!readable(address)) address = seen_address(*context.fabric, address, length);
+  if (const uint64_t most = context.nic().max_mr_size.load(); most != 0 && length > most)
+    return none(EINVAL);
+  bool of_device = mapped.start != nullptr;
+  if (!readable(address)) {
+    address = seen_address(*context.fabric, address, length);
+    of_device = true;
+  }
   if (address == 0 || !readable(address) || !readable(address + length - 1)) return none(EFAULT);
   if ((access & IBV_ACCESS_LOCAL_WRITE) != 0 && mapped.start == nullptr &&
       !pins_for_writing(address, length))
@@ -105,6 +111,7 @@ ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova,
   slot->nic = context.nic_index;
   slot->pd = ibpd->handle;
   slot->access = access;
+  slot->of_device = of_device ? 1 : 0;
   slot->address = address;
   slot->length = length;
   slot->iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova;

@@ -89,6 +89,14 @@ struct Work {
   Fate fate;
 };
 
+// What was written to a device's memory and is not seen there yet.
+struct LateWrite {
+  int pid = 0;
+  uint32_t rkey = 0;
+  uint64_t address = 0;
+  std::vector<char> bytes;
+};
+
 struct QpHead {
   ibv_qp_ex ex{};
   Qp* self = nullptr;
@@ -117,7 +125,8 @@ struct Qp {
   uint32_t first = 0, count = 0;
   uint32_t unreported = 0;  // done entries that no completion has told yet
   bool flushed = false;
-  std::vector<Work> batch;  // between wr_start and wr_complete
+  std::vector<LateWrite> late;  // in order
+  std::vector<Work> batch;      // between wr_start and wr_complete
   std::vector<ibv_sge> batch_sges;
   std::vector<char> batch_inlined;
   int batch_error = 0;
@@ -217,6 +226,7 @@ struct Outcome {
   uint64_t wait_ns = 0;  // kNotReady, kLater
 };
 Outcome execute(Qp& qp, Work& work, const ibv_sge* sges, const char* inlined);
+void show_late(Qp& qp);  // what was late is seen now; qp.mutex held
 
 // ---- recv.cc
 int post_recv(ibv_qp* qp, ibv_recv_wr* list, ibv_recv_wr** bad);

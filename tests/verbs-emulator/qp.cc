@@ -250,6 +250,7 @@ int ibv_destroy_qp(ibv_qp* ibqp) {
   {
     std::lock_guard lock(qp->mutex);
     qp->closed = true;
+    show_late(*qp);
     context.fabric->free_qp(*qp->slot);
     drain_qp(*qp);
     forget_completions(*qp->send_cq, qp->number);

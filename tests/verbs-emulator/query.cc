@@ -31,7 +31,7 @@ void fill_device(const Nic& nic, ibv_device_attr& out) {
   snprintf(out.fw_ver, sizeof out.fw_ver, "1.0.0");
   out.node_guid = htobe64(nic.guid);
   out.sys_image_guid = htobe64(nic.guid);
-  out.max_mr_size = uint64_t{1} << 47;
+  out.max_mr_size = nic.max_mr_size.load() != 0 ? nic.max_mr_size.load() : uint64_t{1} << 47;
   out.page_size_cap = 4096;
   out.vendor_id = kVendor;
   out.vendor_part_id = 1;

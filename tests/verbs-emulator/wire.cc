@@ -266,6 +266,17 @@ Outcome transfer(Qp& qp, Work& work, const Far& far, const Spans& here, const Sp
   return done(IBV_WC_SUCCESS, work.bytes);
 }
 
+// Keeps what is written for later. False: it cannot be read.
+bool keep_late(Qp& qp, const Work& work, const Spans& here, int pid, uint64_t address) {
+  LateWrite late{pid, work.rkey, address, std::vector<char>(work.bytes)};
+  const NotThisThread moving;
+  iovec into{late.bytes.data(), late.bytes.size()};
+  if (process_vm_readv(getpid(), &into, 1, here.piece.data(), here.count, 0) != ssize_t(work.bytes))
+    return false;
+  qp.late.push_back(std::move(late));
+  return true;
+}
+
 Outcome one_sided(Qp& qp, Work& work, const Spans& here, Touching& touching, const Far& far) {
   if (work.bytes == 0) return done(IBV_WC_SUCCESS);
   const Fabric& fabric = *qp.context->fabric;
@@ -277,6 +288,12 @@ Outcome one_sided(Qp& qp, Work& work, const Spans& here, Touching& touching, con
   if (!span.ok) return refuse(qp, far, IBV_WC_REM_ACCESS_ERR, IBV_EVENT_QP_ACCESS_ERR);
   Spans there;
   there.add(span.address, work.bytes);
+  if (work.opcode == IBV_WR_RDMA_READ && region.of_device != 0) show_late(qp);
+  if (is_write(work) && region.of_device != 0 && fabric->nic[far.nic].late.load() != 0) {
+    if (!keep_late(qp, work, here, far.pid, span.address)) return done(IBV_WC_LOC_PROT_ERR);
+    count_bytes(qp, work);
+    return done(IBV_WC_SUCCESS, work.bytes);
+  }
   return transfer(qp, work, far, here, there, [&] { return region.key.load() == work.rkey; });
 }
 
@@ -352,6 +369,18 @@ bool suffer(Qp& qp, const Work& work, Outcome& outcome) {
 }
 
 }  // namespace
+
+void show_late(Qp& qp) {
+  const Fabric& fabric = *qp.context->fabric;
+  for (LateWrite& late : qp.late) {
+    if (fabric->mr[late.rkey >> 16].key.load() != late.rkey) continue;
+    const NotThisThread moving;
+    iovec from{late.bytes.data(), late.bytes.size()};
+    iovec to{reinterpret_cast<void*>(late.address), late.bytes.size()};
+    process_vm_writev(late.pid, &from, 1, &to, 1, 0);
+  }
+  qp.late.clear();
+}
 
 Outcome execute(Qp& qp, Work& work, const ibv_sge* sges, const char* inlined) {
   Fabric& fabric = *qp.context->fabric;

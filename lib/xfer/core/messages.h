@@ -37,10 +37,13 @@ struct BufferInfo {
   wire::Blob device_handle;
   bool device_writes = false;
   uint64_t base_addr = 0;  // in the owner's address space, for Engine::segment_offset; 0: not told
+  // Where it lies, as the owner numbers its NUMA nodes and GPUs, plus one; 0: not known. What spans
+  // several nodes counts as on that of its first byte.
+  uint32_t node = 0, gpu = 0;
   static void fields(auto& a, auto& m) {
     a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive,
       m.path, m.dev, m.ino, m.rdma_addr, wire::at_most<kAddressesMax>(m.rkeys), m.device_handle,
-      m.device_writes, m.base_addr);
+      m.device_writes, m.base_addr, m.node, m.gpu);
   }
 };
 
@@ -58,7 +61,10 @@ struct RdmaNic {
   uint64_t epoch = 0;  // changes when the device is reopened, and with it all its keys
   bool ethernet = false;
   wire::Blob gid;
-  static void fields(auto& a, auto& m) { a(m.nic, m.epoch, m.ethernet, m.gid); }
+  std::vector<uint32_t> gpu_tiers;  // of the NIC, from each of the owner's GPUs; empty: unknown
+  static void fields(auto& a, auto& m) {
+    a(m.nic, m.epoch, m.ethernet, m.gid, wire::at_most<kAddressesMax>(m.gpu_tiers));
+  }
 };
 
 struct SegmentDescriptor {
@@ -82,6 +88,12 @@ struct SegmentDescriptor {
       wire::at_most<kAddressesMax>(m.rdma));
   }
 };
+
+// Memory that a device's own copies reach, and NICs: neither the host's nor a file.
+inline bool of_device(const BufferInfo& buffer) {
+  const std::string kind = buffer.location.substr(0, buffer.location.find(':'));
+  return !kind.empty() && kind != "cpu" && kind != "*" && !buffer.is_file();
+}
 
 // Identifies a process by its secret. Its address and its node's name may pass to another process.
 inline uint64_t instance_of(const std::string& secret) {

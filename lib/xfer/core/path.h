@@ -13,7 +13,7 @@ struct Path {
   std::string transport;
   bool usable = false, chosen = false;
   std::string why;                  // why it is usable, or not
-  MemoryLocation memory;            // where the local memory lies
+  MemoryEnds memory;                // where the memory of both ends lies
   std::vector<RailView> rails;      // of a multi-rail transport that was used already
   std::vector<double> predicted_s;  // for the bytes of the query, one per rail
 };

@@ -37,6 +37,12 @@ Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
               descriptor.node.c_str());
 }
 
+MemoryLocation Peer::memory_at(uint64_t offset) const {
+  const BufferInfo* const b = find(offset, 0);
+  if (b == nullptr) return {};
+  return {static_cast<int>(b->node) - 1, static_cast<int>(b->gpu) - 1};
+}
+
 void Peer::index_addresses() {
   for (const BufferInfo& b : descriptor.buffers)
     if (b.base_addr != 0) by_address.push_back({b.base_addr, b.bytes, b.offset, 0});

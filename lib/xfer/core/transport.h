@@ -40,6 +40,7 @@ struct Peer {
   // Returns: the buffer that holds the whole range; null, or kInvalid, when there is none.
   const BufferInfo* find(uint64_t offset, uint64_t bytes) const;
   Result<const BufferInfo*> buffer(uint64_t offset, uint64_t bytes) const;
+  MemoryLocation memory_at(uint64_t offset) const;  // of the buffer there; {} where none is known
   // Returns: the offset of a range at this address of the owner. Errors: as Engine::segment_offset.
   Result<uint64_t> offset_at(uint64_t address, uint64_t bytes) const;
   struct Based {  // a buffer whose address is known

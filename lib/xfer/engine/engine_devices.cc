@@ -112,9 +112,9 @@ Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::str
   auto backend = std::make_shared<DeviceBackend>(kind, memory.data(), memory.owner);
   std::string handle = offer_of(*kind, memory.bytes);
   const MemoryLocation memory_location = device_location(*kind, location);
-  MC_TRY(BufferPtr buffer, registry->add(backend, memory.data(), bytes, writable,
-                                         std::move(location), {handle, !handle.empty()}));
-  buffer->memory_location = memory_location;
+  MC_TRY(BufferPtr buffer,
+         registry->add(backend, memory.data(), bytes, writable, std::move(location),
+                       {handle, !handle.empty(), memory_location}));
   if (handle.empty()) return buffer;
   Lock lock(kinds_mutex);
   shared_out.push_back(std::move(memory));
@@ -146,11 +146,9 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
   // The application may free it as soon as it is withdrawn, so peers write only through its owner.
   std::string handle = offer_of(*kind, memory);
   const MemoryLocation memory_location = device_location(*kind, location);
-  MC_TRY(BufferPtr buffer,
-         registry->add(std::make_shared<DeviceBackend>(kind, memory.data()), memory.data(),
-                       memory.size(), writable, std::move(location), {std::move(handle), false}));
-  buffer->memory_location = memory_location;
-  return buffer;
+  return registry->add(std::make_shared<DeviceBackend>(kind, memory.data()), memory.data(),
+                       memory.size(), writable, std::move(location),
+                       {std::move(handle), false, memory_location});
 }
 
 // Opens the device memory of a peer once and keeps it while the peer is open.

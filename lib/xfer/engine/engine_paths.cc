@@ -62,7 +62,7 @@ Result<std::vector<Path>> Engine::paths(SegmentHandle segment, uint64_t offset, 
     p.transport = t->name();
     p.usable = t->reaches(*peer, offset, op);
     p.why = reason(*peer, *buffer, p.transport, p.usable);
-    p.memory = impl_->location_of(static_cast<const std::byte*>(local));
+    p.memory = {impl_->location_of(static_cast<const std::byte*>(local)), peer->memory_at(offset)};
     t->describe(peer, bytes, p);
     p.chosen = p.usable && !chosen;
     chosen = chosen || p.chosen;

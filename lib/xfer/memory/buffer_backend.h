@@ -51,6 +51,8 @@ class BufferBackend {
   virtual std::unique_ptr<StagingStream> staging_stream();
   // Of its first `bytes`; kUnsupported where there is none.
   virtual Result<DmaBuf> dma_buf(uint64_t bytes);
+  // As device::Device: NICs have written into it.
+  virtual Result<> see_nic_writes() { return {}; }
 };
 
 }  // namespace mc::xfer

@@ -190,6 +190,11 @@ Result<DmaBuf> DevicePlatform::dma_buf(std::byte* device, size_t bytes) {
   return stations_[station].device->dma_buf({device, bytes});
 }
 
+Result<> DevicePlatform::see_nic_writes(std::byte* device) {
+  MC_TRY(const size_t station, station_of(device, 1));
+  return stations_[station].device->see_nic_writes();
+}
+
 // ---- streaming
 
 // Pinned slots; what was started in a slot is one launch, which goes when another slot is begun or

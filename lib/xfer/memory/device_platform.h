@@ -33,6 +33,7 @@ class DevicePlatform final : public MemoryKind,
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<device::Memory> open(const std::string& location, const std::string& handle) override;
   Result<DmaBuf> dma_buf(std::byte* device, size_t bytes) override;
+  Result<> see_nic_writes(std::byte* device) override;
 
  private:
   friend class DeviceStream;

@@ -37,6 +37,11 @@ class MemoryKind {
   virtual Result<device::Memory> open(const std::string& location, const std::string& handle);
   // The same memory as a dma-buf, so that NICs reach it without a copy.
   virtual Result<DmaBuf> dma_buf(std::byte* device, size_t bytes);
+  // As device::Device: NICs have written into the memory at `device`.
+  virtual Result<> see_nic_writes(std::byte* device) {
+    (void)device;
+    return {};
+  }
 };
 using MemoryKindPtr = std::shared_ptr<MemoryKind>;
 
@@ -59,6 +64,7 @@ class DeviceBackend : public BufferBackend {
     return own != nullptr ? std::move(own) : BufferBackend::staging_stream();
   }
   Result<DmaBuf> dma_buf(uint64_t bytes) override { return kind_->dma_buf(base_, bytes); }
+  Result<> see_nic_writes() override { return kind_->see_nic_writes(base_); }
 
  private:
   const std::shared_ptr<const void> owner_;

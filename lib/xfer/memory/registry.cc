@@ -250,6 +250,7 @@ Result<BufferPtr> Registry::add(std::shared_ptr<BufferBackend> backend, std::byt
   buffer->backend = std::move(backend);
   buffer->device_handle = std::move(shared.handle);
   buffer->device_writes = shared.writes;
+  buffer->memory_location = shared.at;
   buffer->data = data;
   buffer->bytes = bytes;
   buffer->writable = writable;

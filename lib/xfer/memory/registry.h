@@ -43,7 +43,7 @@ struct Buffer {
   std::shared_ptr<FileStore> file;  // the backend, when it is a file
   std::string device_handle;        // opens it to processes of this host; "": nothing does
   bool device_writes = false;       // they may write by it
-  MemoryLocation memory_location;   // of a device's memory; before it is used
+  MemoryLocation memory_location;   // of a device's memory
   // What peers with process_vm_readv look at: of memory of the application, and of files.
   struct Witness {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn
@@ -89,9 +89,10 @@ class Registry {
   struct Shared {  // device_handle and device_writes
     std::string handle;
     bool writes = false;
+    MemoryLocation at{};
   };
   Result<BufferPtr> add(std::shared_ptr<BufferBackend> backend, std::byte* data, uint64_t bytes,
-                        bool writable, std::string location, Shared shared = {"", false});
+                        bool writable, std::string location, Shared shared = {"", false, {}});
   Result<BufferPtr> add(const std::shared_ptr<FileStore>& file, bool writable);
   // Moves the generation on. Memory of the application is free when this returns.
   void remove(const BufferPtr& buffer);

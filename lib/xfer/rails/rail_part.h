@@ -19,6 +19,7 @@ struct Attempt::Part {
   std::shared_ptr<Whole> whole;
   std::byte* local = nullptr;
   Piece piece;
+  MemoryEnds memory;
   std::vector<AttemptPtr> out;
   RailIndex bound = 0;  // to this rail, where the scheduler binds
   uint64_t avoid = 0;   // rails it failed on

@@ -72,6 +72,8 @@ RailQueue::PartPtr RailQueue::whole(SlicePtr slice, Time now) {
   part->piece = slice->piece;
   part->piece.local = 0;
   part->queued_since = now;
+  part->memory.here = slice->memory;
+  if (slice->peer != nullptr) part->memory.there = slice->peer->memory_at(slice->piece.remote);
   part->whole->slice = std::move(slice);
   return part;
 }
@@ -88,7 +90,7 @@ RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
 }
 
 bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority,
-                         const MemoryLocation& memory) {
+                         const MemoryEnds& memory) {
   Lock lock(mutex_);
   if (closed_ || waiting() || !in_flight_.empty() || static_binding_.binds()) return false;
   if (config_.nic_inflight == nullptr && scheduler_.rails() == 1) return true;
@@ -191,8 +193,7 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Ti
     const uint64_t avoid = part->avoid | bit(part->out.front()->rail);
     const bool allowed = (part->slice().op == Op::kRead ? limits.reads : limits.writes) &&
                          (may & mask_of(part->slice().priority)) != 0;
-    if (allowed &&
-        scheduler_.takes(rail, part->bytes(), part->bytes(), avoid, now, part->slice().memory)) {
+    if (allowed && scheduler_.takes(rail, part->bytes(), part->bytes(), avoid, now, part->memory)) {
       part->hedging = false;
       hedges_.erase(it);
       return start(rail, part, now);
@@ -218,6 +219,7 @@ RailQueue::PartPtr RailQueue::take_head(uint64_t max_slice_bytes, ClassMask may,
   part->local = head->local;
   part->piece = first;
   part->piece.local = 0;
+  part->memory = head->memory;
   part->queued_since = head->queued_since;
   head->local += head->piece.local;
   head->piece.local = 0;
@@ -276,7 +278,7 @@ AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& 
     if (part->avoid != 0 && !any_usable(now, part->avoid)) part->avoid = 0;
     const uint64_t most = max_slice_bytes(rail, part->slice().priority, now);
     if (!scheduler_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now,
-                          part->slice().memory))
+                          part->memory))
       return nullptr;
     return start(rail, take_head(most, may, now), now);
   }
@@ -334,6 +336,7 @@ std::vector<AttemptPtr> RailQueue::pull_some(RailIndex rail, Limits limits, size
 
 void RailQueue::cancel_attempt(const AttemptPtr& attempt, Outbox& out) {
   if (attempt->recalled.exchange(true)) return;
+  scheduler_.unwanted(attempt->rail, attempt->id);
   out.recalls.emplace_back(recalls_[attempt->rail], attempt);
 }
 
@@ -399,7 +402,11 @@ void RailQueue::complete(const AttemptPtr& attempt, Result<> outcome) {
       part->final = std::move(outcome);
       for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
     } else if (outcome) {
-      scheduler_.done(attempt->rail, attempt->id, now);
+      // What came although nobody waited for it any more is no measure of the rail.
+      if (attempt->recalled.load())
+        scheduler_.recalled(attempt->rail, attempt->id, now);
+      else
+        scheduler_.done(attempt->rail, attempt->id, now);
       times_.heard = now;
       part->won = true;
       // With one attempt, no other attempt can have written over the bytes since.

@@ -75,7 +75,7 @@ class RailQueue {
 
   // May a caller move a few bytes on `rail` itself, past the queue? Only while nothing is queued or
   // in flight.
-  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, const MemoryLocation& memory);
+  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, const MemoryEnds& memory);
   // It did, in `took`: counts as a sample of the rail, and against the share of its class.
   void carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took, Time now);
   // If that takes longer, it becomes an ordinary attempt, even if the queue is closed.

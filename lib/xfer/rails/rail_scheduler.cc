@@ -41,7 +41,7 @@ uint64_t RailScheduler::window(const Rail& r) const {
 }
 
 double RailScheduler::predicted(const Rail& r, uint64_t bytes, Time now,
-                                const MemoryLocation& memory) const {
+                                const MemoryEnds& memory) const {
   double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
   // The age of an overdue attempt says more than the averages.
   if (!r.attempts.empty()) {
@@ -52,13 +52,14 @@ double RailScheduler::predicted(const Rail& r, uint64_t bytes, Time now,
 }
 
 double RailScheduler::predicted_seconds(RailIndex r, uint64_t bytes, Time now,
-                                        const MemoryLocation& memory) const {
+                                        const MemoryEnds& memory) const {
   return predicted(rails_[r], bytes, now, memory);
 }
 
 // Usable for a slice that failed on the rails of `avoid`. Rails outside the map, and those that are
 // being probed, serve only where no other does.
-RailScheduler::Fitness RailScheduler::fitness(RailIndex i, uint64_t avoid, Time now) {
+RailScheduler::Fitness RailScheduler::fitness(RailIndex i, uint64_t avoid, Time now,
+                                              const MemoryEnds& memory, uint32_t near) {
   Rail& r = rails_[i];
   const RailState state = r.health.state(now);
   if (rails_.size() == 1) return Fitness::kFull;  // there is no other: let it be tried
@@ -66,20 +67,31 @@ RailScheduler::Fitness RailScheduler::fitness(RailIndex i, uint64_t avoid, Time 
   if (state == RailState::kResting) return Fitness::kNone;
   if (state == RailState::kProbing)
     return r.attempts.empty() && !r.pinging ? Fitness::kLastResort : Fitness::kNone;
-  return r.info.mapped ? Fitness::kFull : Fitness::kSpare;
+  return r.info.mapped || tier(r.info, memory) < near ? Fitness::kFull : Fitness::kSpare;
+}
+
+// The map is made without regard to memory. Where each of its rails is far from the bytes at one
+// end, others may be near them at both.
+uint32_t RailScheduler::nearest_mapped(const MemoryEnds& memory) const {
+  if (!memory.known()) return 1;
+  uint32_t least = 3;
+  for (const Rail& r : rails_)
+    if (r.info.mapped) least = std::min(least, tier(r.info, memory));
+  return least;
 }
 
 bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
-                          const MemoryLocation& memory) {
+                          const MemoryEnds& memory) {
   Rail& r = rails_[i];
-  const Fitness mine = fitness(i, avoid, now);
+  const uint32_t near = nearest_mapped(memory);
+  const Fitness mine = fitness(i, avoid, now, memory, near);
   if (mine == Fitness::kNone) return false;
   if (rails_.size() == 1) return r.inflight == 0 || r.inflight + bytes <= window(r);
   double best_other = -1, rates = rate(r);
   bool idle_longest = r.attempts.empty();
   for (RailIndex k = 0; k < rails_.size(); ++k) {
     if (k == i) continue;
-    const Fitness theirs = fitness(k, avoid, now);
+    const Fitness theirs = fitness(k, avoid, now, memory, near);
     if (theirs > mine) return false;
     if (theirs < mine) continue;
     const double p = predicted(rails_[k], bytes, now, memory);
@@ -229,6 +241,12 @@ void RailScheduler::recalled(RailIndex i, AttemptId id, Time now) {
   }
 }
 
+// It is not called lost any more.
+void RailScheduler::unwanted(RailIndex i, AttemptId id) {
+  for (Attempt& a : rails_[i].attempts)
+    if (a.id == id) a.named_lost = true;
+}
+
 void RailScheduler::pinged(RailIndex i, Result<Duration> answer, Time now) {
   Rail& r = rails_[i];
   r.pinging = false;
@@ -297,7 +315,7 @@ std::vector<RailIndex> RailScheduler::to_ping(Time now) {
   return out;
 }
 
-RailView RailScheduler::view(RailIndex i, Time now, const MemoryLocation& memory) {
+RailView RailScheduler::view(RailIndex i, Time now, const MemoryEnds& memory) {
   Rail& r = rails_[i];
   return {r.info,
           r.health.state(now),

@@ -3,7 +3,8 @@
 // sooner:
 //
 //   predicted(r) = (latency_r + (inflight_r + slice) / bandwidth_r) x tier penalty,
-//                  but never less than what its oldest overdue attempt already took
+//                  but never less than what its oldest overdue attempt already took;
+//                  the tier is that of the end that is farther from its memory
 //   r takes it when predicted(r) <= max(least predicted of the others, backlog / sum of bandwidths)
 //
 // So an idle slow rail helps with a long queue, and stays away from the last slices of a short
@@ -53,9 +54,10 @@ class RailScheduler {
 
   // May rail r start an attempt of `bytes` now? `backlog`: bytes waiting, these included. `avoid`:
   // a bit for each rail that already failed this slice (then unmapped rails may serve too).
-  // `memory`: where the local bytes lie.
+  // `memory`: where the bytes lie, here and there. Unmapped rails serve too if they are nearer than
+  // all that are mapped, seen from both ends.
   bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
-             const MemoryLocation& memory = {});
+             const MemoryEnds& memory = {});
   // The most a slice on this rail should hold: a few milliseconds of its rate, so that no slice is
   // long on a slow rail. No limit while it is the only rail.
   uint64_t max_slice_bytes(RailIndex r) const;
@@ -63,9 +65,10 @@ class RailScheduler {
   void limit(RailIndex r, double share);
 
   void sent(RailIndex r, AttemptId attempt, uint64_t bytes, Time now);
-  void done(RailIndex r, AttemptId attempt, Time now);          // learned from
-  void failed(RailIndex r, AttemptId attempt, Time now);        // held against the rail
-  void recalled(RailIndex r, AttemptId attempt, Time now);      // neither: hedge lost, cancelled
+  void done(RailIndex r, AttemptId attempt, Time now);      // learned from
+  void failed(RailIndex r, AttemptId attempt, Time now);    // held against the rail
+  void recalled(RailIndex r, AttemptId attempt, Time now);  // neither: hedge lost, cancelled
+  void unwanted(RailIndex r, AttemptId attempt);  // it is to be recalled, which may take a while
   void pinged(RailIndex r, Result<Duration> answer, Time now);  // of a resting or probing rail
   void round_trip(RailIndex r, Duration took);  // of a few bytes, perhaps with others in flight
   // A few bytes that were no attempt, and met an empty rail: sent `took` ago, and there.
@@ -85,9 +88,9 @@ class RailScheduler {
   Time next_check(Time now) const;           // when to call late() and to_ping() next
   std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
 
-  RailView view(RailIndex r, Time now, const MemoryLocation& memory = {});
+  RailView view(RailIndex r, Time now, const MemoryEnds& memory = {});
   double predicted_seconds(RailIndex r, uint64_t bytes, Time now,
-                           const MemoryLocation& memory = {}) const;
+                           const MemoryEnds& memory = {}) const;
 
  private:
   struct Attempt {
@@ -113,10 +116,12 @@ class RailScheduler {
     AttemptId alone = 0;        // the last attempt that was sent while nothing was in flight
   };
   enum class Fitness : uint8_t { kNone, kLastResort, kSpare, kFull };
-  Fitness fitness(RailIndex r, uint64_t avoid, Time now);
+  // `near`: unmapped rails of a lower tier than this are as good as mapped ones.
+  Fitness fitness(RailIndex r, uint64_t avoid, Time now, const MemoryEnds& memory, uint32_t near);
+  uint32_t nearest_mapped(const MemoryEnds& memory) const;
   double rate(const Rail& r) const;
   uint64_t window(const Rail& r) const;
-  double predicted(const Rail& r, uint64_t bytes, Time now, const MemoryLocation& memory) const;
+  double predicted(const Rail& r, uint64_t bytes, Time now, const MemoryEnds& memory) const;
   static std::optional<Attempt> take(Rail& r, AttemptId id);
   void learn(Rail& r, const Attempt& a, Time now);
   static void learn_from_few(Rail& r, uint64_t bytes, Duration took);

@@ -160,7 +160,12 @@ void StagingEngine::fill(Chunk chunk) {
     return;
   }
   if (chunk.staging == nullptr) {  // a transport reaches both ends
-    send(chunk, [this, chunk](const Result<>& completed) { ended(chunk, completed); });
+    send(chunk, [this, chunk](const Result<>& completed) {
+      const Job& of = *chunk.job;
+      // The NIC says that it wrote; the device may not see it yet.
+      const bool arrived = completed && of.path == kNic && of.slice->op == Op::kRead;
+      ended(chunk, arrived ? of.local->backend->see_nic_writes() : completed);
+    });
     return;
   }
   const bool reading = job.slice->op == Op::kRead;

@@ -236,6 +236,22 @@ TEST_SUITE("device/cuda") {
     CHECK(device->reach(*stand_in).error().code == Code::kUnsupported);
   }
 
+  TEST_CASE("what NICs wrote is flushed by the driver, unless the device orders it itself (F50)") {
+    fake::Scene scene;
+    const DevicePtr device = fake_device();
+    must(device->see_nic_writes());
+    CHECK(scene.calls("flush_nic_writes") == 1);
+    fake::state().nic_ordering = driver::kOrderedForOwner;
+    must(device->see_nic_writes());
+    CHECK(scene.calls("flush_nic_writes") == 1);
+    fake::state().nic_ordering = 0;
+    scene.fails("flush_nic_writes", driver::kNotSupported);
+    CHECK(device->see_nic_writes().error().code == Code::kUnsupported);
+    driver::Driver old = fake::driver();
+    old.flush_nic_writes = nullptr;
+    CHECK(must(open_cuda(old, 0, nullptr))->see_nic_writes().error().code == Code::kUnsupported);
+  }
+
   TEST_CASE("pinning twice succeeds, and a driver without dma-bufs is reported") {
     fake::Scene scene;
     const DevicePtr device = fake_device();

@@ -25,6 +25,7 @@ struct State {
   Mutex kernels;  // one at a time
   int count = 2;
   int peers = 1;
+  int nic_ordering = 0;
   std::map<std::string, Status> errors;  // by function: what its calls end with
   std::map<std::string, int> calls;
   std::map<Pointer, std::pair<size_t, int>> memory;  // bytes and device; -1: of the host
@@ -119,9 +120,16 @@ inline void fill_devices(Driver& d) {
   d.device_get = [](int* device, int ordinal) { return *device = ordinal, kOk; };
   d.device_name = [](char* name, int n, int) { return std::strncpy(name, "fake", size_t(n)), kOk; };
   d.device_total = [](size_t* n, int) { return *n = 1 << 30, kOk; };
-  d.device_attribute = [](int* v, int a, int) { return *v = a == kCapabilityMajor ? 9 : 0, kOk; };
+  d.device_attribute = [](int* v, int a, int) {
+    *v = a == kCapabilityMajor ? 9 : a == kNicWritesOrdering ? state().nic_ordering : 0;
+    return kOk;
+  };
   d.device_pci = [](char* text, int n, int) {
     return std::strncpy(text, "0000:4F:00.0", size_t(n)), kOk;
+  };
+  d.flush_nic_writes = [](int target, int scope) -> Status {
+    MC_FAKE(flush_nic_writes);
+    return target == kFlushOfContext && scope == kFlushToOwner ? kOk : kInvalidValue;
   };
   d.can_access_peer = [](int* can, int, int) { return *can = state().peers, kOk; };
   d.context_retain = [](Context* c, int device) -> Status {

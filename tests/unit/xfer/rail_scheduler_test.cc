@@ -151,16 +151,16 @@ TEST_SUITE("rail_scheduler") {
     RailScheduler s;
     s.add({"near", "r", 0, true});
     s.add({"far", "r", 1, true});
-    CHECK(s.takes(0, kSlice, kSlice, 0, at(0), {0, -1}));
-    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0), {0, -1}));
-    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0), {0, -1}));
+    CHECK(s.takes(0, kSlice, kSlice, 0, at(0), MemoryLocation{0, -1}));
+    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0), MemoryLocation{0, -1}));
+    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0), MemoryLocation{0, -1}));
     // From memory of the other node it is the other way round, and from who knows where the same.
-    CHECK(!s.takes(0, kSlice, kSlice, 0, at(0), {1, -1}));
-    CHECK(s.takes(1, kSlice, kSlice, 0, at(0), {1, -1}));
+    CHECK(!s.takes(0, kSlice, kSlice, 0, at(0), MemoryLocation{1, -1}));
+    CHECK(s.takes(1, kSlice, kSlice, 0, at(0), MemoryLocation{1, -1}));
     CHECK(s.takes(0, kSlice, kSlice, 0, at(0)));
     CHECK(s.takes(1, kSlice, kSlice, 0, at(0)));
-    CHECK(s.view(0, at(0), {0, -1}).tier == 1);
-    CHECK(s.view(1, at(0), {0, -1}).tier == 3);
+    CHECK(s.view(0, at(0), MemoryLocation{0, -1}).tier == 1);
+    CHECK(s.view(1, at(0), MemoryLocation{0, -1}).tier == 3);
     CHECK(s.view(1, at(0)).tier == 1);
   }
 
@@ -180,7 +180,7 @@ TEST_SUITE("rail_scheduler") {
     CHECK(taken({0, -1}) == "01");  // the host's memory of that node
     CHECK(taken({1, 7}) == "2");    // a GPU that the machine does not list: by its node
     CHECK(taken({}) == "012");
-    for (RailIndex r = 0; r < 3; ++r) CHECK(s.view(r, at(0), {0, 0}).tier == r + 1);
+    for (RailIndex r = 0; r < 3; ++r) CHECK(s.view(r, at(0), MemoryLocation{0, 0}).tier == r + 1);
     // Tier 2 serves before tier 3 when the near one is behind.
     s.sent(0, 1, 8 * kMiB, at(0));
     CHECK(taken({0, 0}) == "1");
@@ -203,7 +203,8 @@ TEST_SUITE("rail_scheduler") {
         bool taken = false, resting = false;
         for (RailIndex r = 0; r < n && !taken; ++r) {
           resting = resting || s.view(r, at(now)).state >= RailState::kResting;
-          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now), {memory, -1}))
+          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now),
+                       MemoryLocation{memory, -1}))
             continue;
           taken = true;
           s.sent(r, ++id, bytes, at(now));
@@ -217,6 +218,56 @@ TEST_SUITE("rail_scheduler") {
         for (RailIndex r : s.to_ping(at(now))) s.pinged(r, Duration(1), at(now));
       }
     }
+  }
+
+  TEST_CASE(
+      "an attempt that is to be recalled is not held against its rail, however long it takes") {
+    RailScheduler s;
+    const RailIndex slow = s.add({"a", "b"}), other = s.add({"c", "d"});
+    for (AttemptId id = 1; id <= 5; ++id) s.sent(slow, id, kSlice, at(0));
+    s.sent(other, 9, kSlice, at(0));
+    for (AttemptId id = 1; id <= 5; ++id) s.unwanted(slow, id);
+    size_t lost = 0;
+    for (const auto& late : s.late(at(10))) lost += late.late == RailScheduler::Late::kLost ? 1 : 0;
+    CHECK(lost == 1);
+    CHECK(s.view(slow, at(10)).errors == 0);
+    CHECK(s.view(slow, at(10)).state == RailState::kHealthy);
+    CHECK(s.view(other, at(10)).errors == 1);
+    for (AttemptId id = 1; id <= 5; ++id) s.recalled(slow, id, at(10));
+    CHECK(s.view(slow, at(10)).inflight == 0);
+  }
+
+  TEST_CASE("a rail is as far as its farther end; one near both serves, mapped or not (F46)") {
+    RailScheduler s;
+    const RailIndex first = s.add({"a0", "b0", 0, true, {}, 0});
+    const RailIndex second = s.add({"a1", "b1", 1, true, {}, 1});
+    const RailIndex across = s.add({"a0", "b1", 0, false, {}, 1});
+    const RailIndex back = s.add({"a1", "b0", 1, false, {}, 0});
+    const auto takes = [&](RailIndex r, const MemoryEnds& memory) {
+      return s.takes(r, kSlice, kSlice, 0, at(0), memory);
+    };
+    const MemoryLocation node0{0, -1}, node1{1, -1};
+    const MemoryEnds straight(node0, node0), crossed(node0, node1), far(node1, node0);
+    CHECK(s.view(first, at(0), crossed).tier == 3);
+    CHECK(s.view(second, at(0), crossed).tier == 3);
+    CHECK(s.view(across, at(0), crossed).tier == 1);
+    CHECK(s.predicted_seconds(first, kSlice, at(0), crossed) ==
+          doctest::Approx(10 * s.predicted_seconds(across, kSlice, at(0), crossed)));
+    CHECK(takes(first, straight));
+    CHECK_FALSE(takes(second, straight));
+    CHECK_FALSE(takes(across, straight));
+    CHECK(takes(across, crossed));
+    CHECK_FALSE(takes(first, crossed));
+    CHECK_FALSE(takes(second, crossed));
+    CHECK(takes(back, far));
+    CHECK_FALSE(takes(across, far));
+    // Where one end is not known, the other decides; where none is, the map does.
+    CHECK(takes(first, node0));
+    CHECK_FALSE(takes(second, node0));
+    CHECK(takes(second, MemoryEnds({}, node1)));
+    CHECK_FALSE(takes(across, MemoryEnds({}, node1)));
+    CHECK(takes(second, {}));
+    CHECK_FALSE(takes(back, {}));
   }
 
   TEST_CASE("whatever happens, each slice is done once and its losers are gone by then") {

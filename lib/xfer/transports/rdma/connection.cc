@@ -4,6 +4,21 @@
 #include <cstring>
 
 namespace mc::xfer::rdma {
+namespace {
+
+// Reads some bytes of the peer into one of the connection's words.
+void fill_read(uint64_t from, const uint64_t& word, uint32_t bytes, const Region& words,
+               ibv_send_wr& wr, ibv_sge& sge) {
+  sge = {reinterpret_cast<uint64_t>(&word), bytes, words.lkey()};
+  wr.opcode = IBV_WR_RDMA_READ;
+  wr.wr.rdma.remote_addr = from;
+}
+
+uint64_t last_byte(const Flight& f) {
+  return f.remote + (f.piece.rows - 1) * f.piece.remote_stride + f.piece.bytes - 1;
+}
+
+}  // namespace
 
 Connection::~Connection() {
   pair_.reset();
@@ -27,7 +42,7 @@ Result<> Connection::find_slot(Flight& flight) {
 }
 
 Result<> Connection::add(const FlightPtr& flight) {
-  if (flight->guarded || flight->ping) MC_TRY_(find_slot(*flight));
+  if (flight->guarded || flight->ping || flight->settles) MC_TRY_(find_slot(*flight));
   if (flight->ping) {
     flight->local = reinterpret_cast<std::byte*>(&words_[2 * static_cast<size_t>(flight->slot)]);
     flight->region = words_region_;
@@ -46,14 +61,7 @@ void Connection::begin(Flight& flight) {
   if (flight.checking) return;
   flight.total = flight.piece.rows * messages;
   if (flight.guarded) flight.total += flight.op == Op::kRead ? 2 : 1;
-}
-
-void Connection::fill_guard(const Flight& f, bool after, ibv_send_wr& wr, ibv_sge& sge) const {
-  const uint64_t* word = &words_[2 * static_cast<size_t>(f.slot) + (after ? 1 : 0)];
-  sge = {reinterpret_cast<uint64_t>(word), sizeof *word, words_region_->lkey()};
-  wr.opcode = IBV_WR_RDMA_READ;
-  wr.send_flags = after && f.op == Op::kRead ? static_cast<unsigned>(IBV_SEND_FENCE) : 0;
-  wr.wr.rdma.remote_addr = f.guard_at;
+  if (flight.settles) ++flight.total;
 }
 
 // The i-th request of what the flight does at present.
@@ -62,9 +70,15 @@ void Connection::fill(const Flight& f, uint64_t i, ibv_send_wr& wr, ibv_sge& sge
   wr.sg_list = &sge;
   wr.num_sge = 1;
   wr.wr.rdma.rkey = f.rkey;
-  const bool before = f.guarded && f.op == Op::kRead;
-  if (f.checking || (before && i == 0)) return fill_guard(f, false, wr, sge);
-  if (f.guarded && i == f.total - 1) return fill_guard(f, true, wr, sge);
+  const bool before = f.guarded && f.op == Op::kRead, last = i == f.total - 1;
+  const uint64_t* const words = f.slot < 0 ? nullptr : &words_[2 * static_cast<size_t>(f.slot)];
+  if (f.checking || (before && i == 0))
+    return fill_read(f.guard_at, words[0], sizeof words[0], *words_region_, wr, sge);
+  if (f.guarded && last) {
+    wr.send_flags = before ? static_cast<unsigned>(IBV_SEND_FENCE) : 0;
+    return fill_read(f.guard_at, words[1], sizeof words[1], *words_region_, wr, sge);
+  }
+  if (f.settles && last) return fill_read(last_byte(f), words[0], 1, *words_region_, wr, sge);
   if (before) --i;
   const uint64_t messages = (f.piece.bytes + kMessage - 1) / kMessage;
   const uint64_t row = i / messages, at = i % messages * kMessage;
@@ -141,8 +155,18 @@ Result<> Connection::verdict(const Flight& f) const {
               static_cast<unsigned long long>(f.attempt->piece.remote));
 }
 
+void Connection::forget(const FlightPtr& flight) {
+  if (flight->slot >= 0) free_slots_.push_back(flight->slot);
+  const auto it = std::find(flights_.begin(), flights_.end(), flight);
+  MC_CHECK(it != flights_.end());
+  *it = std::move(flights_.back());
+  flights_.pop_back();
+}
+
 void Connection::ended(const FlightPtr& flight, std::vector<Done>* done) {
-  auto outcome = verdict(*flight);
+  flight->cut = flight->cut || (flight->checking && flight->unwanted != Time{});
+  Result<> outcome = fail(Code::kUnavailable, "recalled");
+  if (!flight->cut) outcome = verdict(*flight);
   if (outcome && flight->checking) {
     flight->checking = false;
     if (flight->attempt != nullptr) stop_if_told(*flight->attempt->slice);
@@ -154,12 +178,33 @@ void Connection::ended(const FlightPtr& flight, std::vector<Done>* done) {
     for (uint64_t row = 0; row < flight->piece.rows; ++row)
       std::memcpy(flight->into + row * flight->into_stride,
                   flight->local + row * flight->piece.local_stride, flight->piece.bytes);
-  if (flight->slot >= 0) free_slots_.push_back(flight->slot);
   done->push_back({flight, std::move(outcome)});
-  const auto it = std::find(flights_.begin(), flights_.end(), flight);
-  MC_CHECK(it != flights_.end());
-  *it = std::move(flights_.back());
-  flights_.pop_back();
+  forget(flight);
+}
+
+Connection::Dropped Connection::drop(const AttemptPtr& attempt, Time now) {
+  const auto here = std::find_if(flights_.begin(), flights_.end(),
+                                 [&](const FlightPtr& f) { return f->attempt == attempt; });
+  if (here == flights_.end()) return Dropped::kUnknown;
+  const FlightPtr flight = *here;
+  if (flight->unwanted == Time{}) flight->unwanted = now;
+  if (std::erase(unposted_, flight) > 0) {
+    flight->cut = true;
+    flight->total = flight->next;
+  }
+  if (flight->unanswered > 0) return Dropped::kEnding;
+  forget(flight);
+  return Dropped::kOver;
+}
+
+Patience::Pair Connection::state() const {
+  Patience::Pair out{.heard = heard};
+  for (const FlightPtr& f : flights_)
+    if (f->unwanted != Time{})
+      out.unwanted = std::min(out.unwanted, f->unwanted);
+    else if (!f->ping)
+      out.others = true;
+  return out;
 }
 
 std::vector<FlightPtr> Connection::take_all() {

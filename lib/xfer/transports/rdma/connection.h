@@ -6,6 +6,10 @@
 // behind a fence. A guarded write first reads the word in a post of its own, and again after its
 // bytes.
 //
+// A write to memory of a device ends with a read of its last byte: NICs answer before such memory
+// has what they wrote, and a read pushes earlier writes along. So a peer that hears of the bytes,
+// in whatever way, finds them.
+//
 // Thread: one at a time (its owner's mutex).
 #pragma once
 #include <array>
@@ -14,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "xfer/rails/patience.h"
 #include "xfer/rails/rail_queue.h"
 #include "xfer/transports/rdma/regions.h"
 
@@ -30,17 +35,20 @@ struct Flight {
   uint32_t rkey = 0;
   bool guarded = false;
   uint64_t guard_at = 0, expected = 0;
+  bool settles = false;       // a write to memory of a device
   RegionPtr region;           // of the local memory; null: inline
   BouncePtr bounce;           // what is read arrives there first; null: at its place
   std::byte* into = nullptr;  // then this is its place
   uint64_t into_stride = 0;
   Time since{};
   // ---- the connection's
+  Time unwanted{};               // since when its result is; {}: it is wanted
+  bool cut = false;              // for that reason not all of it was posted
   bool checking = false;         // the guard, before a write
   bool started = false;          // posted, at least in part
   uint64_t next = 0, total = 0;  // requests of this part
   uint32_t unanswered = 0;
-  int slot = -1;  // of the words that guards are read into
+  int slot = -1;  // of the words that guards, and single bytes, are read into
 };
 using FlightPtr = std::shared_ptr<Flight>;
 
@@ -72,15 +80,26 @@ class Connection {
   // Handles a completion, identified by its sequence number. False: it failed, and the connection
   // is broken; failed() is the transfer.
   bool completed(const ibv_wc& wc, std::vector<Done>* done);
+  // Nobody wants this transfer any more.
+  enum class Dropped : uint8_t {
+    kUnknown,  // it is not here
+    kOver,     // nothing of it is under way: it is not here any more
+    kEnding    // what was posted ends by itself, and no more of it is posted
+  };
+  Dropped drop(const AttemptPtr& attempt, Time now);
+  Patience::Pair state() const;
   const FlightPtr& failed() const { return failed_; }
   ibv_wc_status status() const { return status_; }
   std::vector<FlightPtr> take_all();  // what has not ended
+  Time heard{};                       // when something last completed
 
-  // Of the owner, as of when this was made.
-  uint32_t remote_number = 0;
-  uint64_t remote_epoch = 0;
-  std::unordered_map<uint64_t, uint32_t> keys;  // by offset; used instead of the descriptor's
-  bool has_keys = false;
+  struct Remote {  // the owner's end, as of when this was made
+    uint32_t number = 0;
+    uint64_t epoch = 0;
+    std::unordered_map<uint64_t, uint32_t> keys;  // by offset; used instead of the descriptor's
+    bool has_keys = false;
+  };
+  Remote remote;
 
  private:
   struct Mark {  // a request whose completion was asked for, with those before it
@@ -95,8 +114,8 @@ class Connection {
   Result<> find_slot(Flight& flight);
   void begin(Flight& flight);
   void fill(const Flight& flight, uint64_t i, ibv_send_wr& wr, ibv_sge& sge) const;
-  void fill_guard(const Flight& flight, bool after, ibv_send_wr& wr, ibv_sge& sge) const;
   void ended(const FlightPtr& flight, std::vector<Done>* done);
+  void forget(const FlightPtr& flight);
   Result<> verdict(const Flight& flight) const;
 
   const uint32_t id_;

@@ -21,6 +21,11 @@ Result<> non_blocking(int fd) {
   return {};
 }
 
+Failure too_large(const std::string& device, uint64_t most, uint64_t bytes) {
+  return fail(Code::kUnsupported, "%s registers %s at once, and not %s: offer it in parts",
+              device.c_str(), rounded_bytes_text(most).c_str(), rounded_bytes_text(bytes).c_str());
+}
+
 Failure refused(int error, const std::string& device, const char* what) {
   return fail(Code::kUnavailable, "%s: %s: %s", device.c_str(), what, std::strerror(error));
 }
@@ -224,6 +229,7 @@ Result<> Device::set_up() {
       std::min({kReadsMax, positive(attr.max_qp_rd_atom), positive(attr.max_qp_init_rd_atom)});
   depth_ = std::min(QueuePair::kDepth, positive(attr.max_qp_wr));
   completions_max_ = positive(attr.max_cqe);
+  region_max_ = attr.max_mr_size == 0 ? UINT64_MAX : attr.max_mr_size;
   MC_TRY(PortFacts read, read_port(verbs_, context_, name_, config_));
   if (!read.up)
     log_warn("xfer", "rdma: the port of %s is down, or has no address yet", name_.c_str());
@@ -236,7 +242,9 @@ Result<> Device::set_up() {
   channel_ = verbs_.create_comp_channel(context_);
   if (channel_ == nullptr) return refused(errno, name_, "completion channel");
   const uint32_t entries = std::min(kCompletions, completions_max_);
-  cq_ = verbs_.create_cq(context_, static_cast<int>(entries), nullptr, channel_, 0);
+  // Processes on one NIC spread over its interrupts, and so over CPUs.
+  const auto vector = static_cast<int>(fresh_seed() % positive(context_->num_comp_vectors));
+  cq_ = verbs_.create_cq(context_, static_cast<int>(entries), nullptr, channel_, vector);
   if (cq_ == nullptr) return refused(errno, name_, "completion queue");
   room_.set_entries(entries);
   MC_TRY_(non_blocking(channel_->fd));
@@ -273,6 +281,7 @@ Device::~Device() {
 }
 
 Result<RegionPtr> Device::register_memory(std::byte* data, uint64_t bytes, int access) {
+  if (bytes > region_max_) return too_large(name_, region_max_, bytes);
   ibv_mr* mr = verbs_.register_mr(pd_, data, bytes, access);
   if (mr == nullptr)
     return fail(Code::kUnsupported, "%s: register %s of memory: %s%s", name_.c_str(),
@@ -285,6 +294,7 @@ Result<RegionPtr> Device::register_dmabuf(int fd, uint64_t offset, uint64_t byte
                                           int access) {
   if (verbs_.register_dmabuf_mr == nullptr)
     return fail(Code::kUnsupported, "this libibverbs has no ibv_reg_dmabuf_mr");
+  if (bytes > region_max_) return too_large(name_, region_max_, bytes);
   ibv_mr* mr = verbs_.register_dmabuf_mr(pd_, offset, bytes, address, fd, access);
   if (mr == nullptr)
     return fail(Code::kUnsupported, "%s: register %s of a dma-buf: %s", name_.c_str(),

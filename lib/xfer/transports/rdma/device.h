@@ -131,7 +131,7 @@ class Device : public std::enable_shared_from_this<Device> {
   const Verbs& verbs_;
   const RdmaConfig config_;
   std::string name_;
-  uint64_t epoch_ = 0;
+  uint64_t epoch_ = 0, region_max_ = UINT64_MAX;  // the latter in bytes
   ibv_context* context_ = nullptr;
   ibv_pd* pd_ = nullptr;
   ibv_comp_channel* channel_ = nullptr;

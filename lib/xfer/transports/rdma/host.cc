@@ -175,6 +175,8 @@ void Host::describe_nics(SegmentDescriptor& segment) const {
     info.nic.name = nic->name;
     info.nic.numa = nic->numa;
     info.nic.gpu = tiers_.gpu_beside(nic->name);
+    for (const uint8_t tier : tiers_.of(nic->name))
+      if (info.gpu_tiers.size() < kAddressesMax) info.gpu_tiers.push_back(tier);
     const DevicePtr device = nic->device();
     if (device == nullptr) continue;
     const auto port = device->port();

@@ -52,7 +52,7 @@ bool PeerConnections::busy() const {
   if (farewells_.load() > 0) return true;
   for (const auto& e : endpoints_) {
     Lock lock(e->mutex);
-    if (e->state == State::kConnecting) return true;
+    if (e->state == State::kConnecting || e->replaced != nullptr) return true;
   }
   return false;
 }
@@ -137,19 +137,22 @@ bool PeerConnections::carry(SlicePtr& slice) {
 bool PeerConnections::feed(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   bool any = false;
-  uint32_t broken = 0;
-  Error why;
-  {
-    Lock lock(e.mutex);
-    if (e.state == State::kReady && e.connection->unposted()) {  // it found no room on the device
-      any = true;
-      if (auto posted = e.connection->post(); !posted) {
-        broken = e.connection->id();
-        why = posted.error();
+  for (const bool replaced : {false, true}) {
+    uint32_t broken = 0;
+    Error why;
+    {
+      Lock lock(e.mutex);
+      Connection* const c = replaced ? e.replaced.get() : e.connection.get();
+      if (c != nullptr && c->unposted()) {  // it found no room on the device
+        any = true;
+        if (auto posted = c->post(); !posted) {
+          broken = c->id();
+          why = posted.error();
+        }
       }
     }
+    if (broken != 0) give_up(rail, broken, why, false);
   }
-  if (broken != 0) give_up(rail, broken, why, false);
   while (queue_.wanting() && nic_of(rail).up()) {
     size_t most = 1;  // of a rail that is not connected: it shows that the rail is wanted
     {
@@ -273,6 +276,8 @@ void PeerConnections::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
         const AttemptPtr& a = attempts[i];
         Result<> added = flights[i] ? find(e.route, c, a->slice->guard, **flights[i])
                                     : Result<>(fail(flights[i].error()));
+        // cancel_attempt() may have been here before it was: it would not come again.
+        if (a->recalled.load()) added = fail(Code::kUnavailable, "recalled");
         if (added) {
           (*flights[i])->attempt = a;
           added = c.add(*flights[i]);
@@ -303,9 +308,9 @@ Result<> PeerConnections::find(const NicPair& route, const Connection& connectio
                 peer_->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
   f.remote = buffer->rdma_addr + (p.remote - buffer->offset);
   f.buffer = buffer->offset;
-  if (connection.has_keys) {
-    const auto key = connection.keys.find(buffer->offset);
-    if (key == connection.keys.end())
+  if (connection.remote.has_keys) {
+    const auto key = connection.remote.keys.find(buffer->offset);
+    if (key == connection.remote.keys.end())
       return fail(Code::kStale, "%s does not offer the bytes at %llu any more",
                   peer_->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
     f.rkey = key->second;
@@ -315,6 +320,8 @@ Result<> PeerConnections::find(const NicPair& route, const Connection& connectio
   if (f.rkey == 0)
     return fail(Code::kUnavailable, "%s has not registered that memory on %s",
                 peer_->descriptor.node.c_str(), route.info.remote.c_str());
+  // The guard's word, which is read again, is in the same memory.
+  f.settles = f.op == Op::kWrite && of_device(*buffer) && guard.offset == Guard::kNone;
   if (guard.offset == Guard::kNone) return {};
   if (guard.offset < buffer->offset || buffer->bytes < 8 ||
       guard.offset - buffer->offset > buffer->bytes - 8)
@@ -387,19 +394,15 @@ void PeerConnections::raise(RailIndex, const AttemptPtr& attempt) {
 
 void PeerConnections::cancel_attempt(const AttemptPtr& attempt) {
   Endpoint& e = *endpoints_[attempt->rail];
-  uint32_t connection = 0;
-  bool waited = false;
+  bool over = false;
   {
     Lock lock(e.mutex);
-    waited = std::erase(e.waiting, attempt) > 0;
-    if (e.connection != nullptr)
-      for (const FlightPtr& f : e.connection->flights())
-        if (f->attempt == attempt) connection = e.connection->id();
+    over = std::erase(e.waiting, attempt) > 0;
+    for (Connection* const c : {e.connection.get(), e.replaced.get()})
+      if (c != nullptr && !over)
+        over = c->drop(attempt, clock_.now()) == Connection::Dropped::kOver;
   }
-  if (waited)
-    give_back(attempt, {Code::kUnavailable, "recalled"}, true);
-  else if (connection != 0)
-    give_up(attempt->rail, connection, {Code::kUnavailable, "recalled"}, true);
+  if (over) give_back(attempt, {Code::kUnavailable, "recalled"}, true);
 }
 
 // ---- completions
@@ -420,16 +423,19 @@ void PeerConnections::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
   done.clear();
   Lock lock(e.mutex);
   const auto id = static_cast<uint32_t>(wc.wr_id >> 32);
-  if (e.connection == nullptr || e.connection->id() != id) return;
-  if (!e.connection->completed(wc, &done) || !e.connection->post())
+  Connection* const connection = e.with(id);
+  if (connection == nullptr) return;
+  if (!connection->completed(wc, &done) || !connection->post())
     out.broken.push_back({shared_from_this(), rail, id});
-  e.heard = clock_.now();
+  const Time now = connection->heard = clock_.now();
   for (Connection::Done& d : done) {
+    e.patience.ended(now - d.flight->since);
+    if (d.flight->unwanted != Time{}) e.patience.ended_unwanted(now - d.flight->unwanted);
     if (d.flight->ping) {
-      out.pinged.push_back({shared_from_this(), rail, e.heard - d.flight->since});
+      out.pinged.push_back({shared_from_this(), rail, now - d.flight->since});
       continue;
     }
-    d.flight->attempt->refused = !d.outcome;
+    d.flight->attempt->refused = !d.outcome && !d.flight->cut;
     out.ended.push_back({shared_from_this(), d.flight->attempt, std::move(d.outcome)});
   }
   done.clear();  // deregisters the local memory before the transfer is reported

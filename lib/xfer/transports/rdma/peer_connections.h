@@ -1,9 +1,9 @@
 // The rails to one peer, and the transfers on each. Private to rdma/*.cc.
 //
-// Fencing: an abandoned attempt ends with its queue pair. Once that is destroyed here, no transfer
-// of it reads or writes our memory. A write is completed only when the owner has closed its end
-// too, so that no byte of it can land later. A write that is late or cancelled is completed at
-// once; the next write to this peer then waits instead.
+// Fencing: an abandoned attempt is waited for, as long as Patience says; then its queue pair ends.
+// Once that is destroyed here, no transfer of it reads or writes our memory. A write is completed
+// only when the owner has closed its end too, so that no byte of it can land later. A write that
+// is late or cancelled is completed at once; the next write to this peer then waits instead.
 //
 // Thread: any. The control thread makes and breaks connections.
 #pragma once
@@ -115,15 +115,21 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
     Mutex mutex;
     State state MC_GUARDED_BY(mutex) = State::kIdle;
     std::shared_ptr<Connection> connection MC_GUARDED_BY(mutex);
+    std::shared_ptr<Connection> replaced MC_GUARDED_BY(mutex);  // it ends what it has; null: none
+    Time replaced_since MC_GUARDED_BY(mutex){};
+    Patience patience MC_GUARDED_BY(mutex);
     std::vector<AttemptPtr> waiting MC_GUARDED_BY(mutex);  // for the connection
     bool ping MC_GUARDED_BY(mutex) = false;                // wanted, once connected
     EndpointPool::Id pooled MC_GUARDED_BY(mutex) = 0;
     bool claimed MC_GUARDED_BY(mutex) = false;  // in the pool: it is in use
     bool again MC_GUARDED_BY(mutex) = false;    // and was used more than once meanwhile
-    Time heard MC_GUARDED_BY(mutex){};          // when something last completed
     std::atomic<uint32_t> pumps{0};             // one pumps, others have it look again
     // Of the control thread:
-    Time connecting{}, down{};  // since then; {}: it is not
+    Time connecting{}, down{};                                // since then; {}: it is not
+    Connection* with(uint32_t id) const MC_REQUIRES(mutex) {  // null: neither
+      if (connection != nullptr && connection->id() == id) return connection.get();
+      return replaced != nullptr && replaced->id() == id ? replaced.get() : nullptr;
+    }
   };
   // What is held until the owner has closed its end.
   struct Farewell {
@@ -172,7 +178,6 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
                 Flight& flight) const;
   Transport::InlineResult post_now(RailIndex rail, const Request& request,
                                    const Transport::Begin& begin) MC_TSA(no_thread_safety_analysis);
-  static bool look(Connection& connection, bool* good, std::vector<ibv_wc>* others);
   void give_back(const AttemptPtr& attempt, const Error& why, bool recalled);
   void fail_queued(RailIndex rail, const Error& why);
   void cancel_attempt(const AttemptPtr& attempt);
@@ -197,6 +202,7 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   void ping(RailIndex rail);
   void send_ping(RailIndex rail);
   void check(RailIndex rail, Time now);
+  void end_unwanted(RailIndex rail, Time now);
 
   RdmaTransport& transport_;
   const PeerPtr peer_;

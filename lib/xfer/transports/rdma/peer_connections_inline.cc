@@ -10,14 +10,33 @@ namespace {
 constexpr int kLooksNow = 256;  // some 10 us, which others may have to wait
 constexpr size_t kPolledNow = 8;
 
+// Posts the connection's only transfer. True: it is done, well. `good`: the connection is.
+bool look(Connection& c, bool* good, std::vector<ibv_wc>* others) {
+  *good = c.post().has_value();
+  std::vector<Connection::Done> done;
+  for (int i = 0; i < kLooksNow && *good && others->empty(); ++i) {
+    ibv_wc got[kPolledNow];
+    const size_t n = c.device()->poll(got);
+    for (size_t k = 0; k < n; ++k) {
+      if (static_cast<uint32_t>(got[k].wr_id >> 32) != c.id())
+        others->push_back(got[k]);
+      else
+        *good = *good && c.completed(got[k], &done);
+    }
+    if (!done.empty()) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Transport::InlineResult PeerConnections::try_inline(const Request& r, const MemoryLocation& memory,
                                                     const Transport::Begin& begin) {
   const RailIndex rail = first_.load(std::memory_order_relaxed);
   Endpoint& e = *endpoints_[rail];
+  const MemoryEnds ends(memory, peer_->memory_at(r.offset));
   if (!nic_of(rail).up() || barriers_.load() > 0 ||
-      !queue_.free_for(rail, r.bytes, r.priority, memory) || e.pumps.fetch_add(1) > 0)
+      !queue_.free_for(rail, r.bytes, r.priority, ends) || e.pumps.fetch_add(1) > 0)
     return Transport::InlineResult::kDeclined;
   const Transport::InlineResult now =
       claim(rail, true) ? post_now(rail, r, begin) : Transport::InlineResult::kDeclined;
@@ -56,9 +75,8 @@ Transport::InlineResult PeerConnections::post_now(RailIndex rail, const Request&
       const bool done = look(*e.connection, &good, &others);
       if (!done) (*flight)->attempt = queue_.adopt(begin(), rail);
       if (!good) out.broken.push_back({shared_from_this(), rail, e.connection->id()});
-      e.heard = clock_.now();
+      heard = e.connection->heard = clock_.now();
       sent = (*flight)->since;
-      heard = e.heard;
       now = done ? Transport::InlineResult::kDone : Transport::InlineResult::kInFlight;
     }
   }
@@ -68,24 +86,6 @@ Transport::InlineResult PeerConnections::post_now(RailIndex rail, const Request&
   if (now == Transport::InlineResult::kDone)
     queue_.carried(rail, r.bytes, r.priority, heard - sent, heard);
   return now;
-}
-
-// Posts the connection's only transfer. True: it is done, well. `good`: the connection is.
-bool PeerConnections::look(Connection& c, bool* good, std::vector<ibv_wc>* others) {
-  *good = c.post().has_value();
-  std::vector<Connection::Done> done;
-  for (int i = 0; i < kLooksNow && *good && others->empty(); ++i) {
-    ibv_wc got[kPolledNow];
-    const size_t n = c.device()->poll(got);
-    for (size_t k = 0; k < n; ++k) {
-      if (static_cast<uint32_t>(got[k].wr_id >> 32) != c.id())
-        others->push_back(got[k]);
-      else
-        *good = *good && c.completed(got[k], &done);
-    }
-    if (!done.empty()) return true;
-  }
-  return false;
 }
 
 }  // namespace mc::xfer::rdma

@@ -105,11 +105,12 @@ void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
   if (!answer) {
     made = fail(Error{away ? Code::kUnavailable : answer.error().code, answer.error().what});
   } else {
-    connection->remote_number = answer->mine.number;
-    connection->remote_epoch = answer->epoch;
-    connection->has_keys = answer->epoch != peer_->descriptor.rdma[e.route.remote].epoch;
+    connection->remote.number = answer->mine.number;
+    connection->remote.epoch = answer->epoch;
+    connection->remote.has_keys = answer->epoch != peer_->descriptor.rdma[e.route.remote].epoch;
     const size_t keys = std::min(answer->offsets.size(), answer->rkeys.size());
-    for (size_t i = 0; i < keys; ++i) connection->keys[answer->offsets[i]] = answer->rkeys[i];
+    for (size_t i = 0; i < keys; ++i)
+      connection->remote.keys[answer->offsets[i]] = answer->rkeys[i];
     made = connection->pair().connect(address_of(answer->mine), false, peer_timeout_);
     if (made && (connection->device() != nic_of(rail).device() || connection->pair().outdated()))
       made = fail(Code::kUnavailable, "%s went away", nic_of(rail).name.c_str());
@@ -128,13 +129,13 @@ void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
     e.connection = connection;
     e.pooled = pooled;
     e.claimed = true;
-    e.heard = clock_.now();
+    connection->heard = clock_.now();
     waiting.swap(e.waiting);
     wants_ping = std::exchange(e.ping, false);
   }
   transport_.expect(nic_of(rail), connection->id(), shared_from_this(), rail);
   transport_.host().kept().add({peer_->descriptor.rdma_control, peer_->descriptor.secret.bytes},
-                               static_cast<uint32_t>(e.route.remote), connection->remote_number);
+                               static_cast<uint32_t>(e.route.remote), connection->remote.number);
   // They go back to the head of the queue, to be sent from now on: what making a connection takes
   // is not the rail's rate.
   for (const AttemptPtr& a : waiting) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
@@ -194,16 +195,24 @@ void PeerConnections::give_up(RailIndex rail, uint32_t connection, Error why, bo
 
 void PeerConnections::tear_down(RailIndex rail, uint32_t id, const Error& why, bool ours) {
   Endpoint& e = *endpoints_[rail];
-  std::shared_ptr<Connection> connection;
+  std::shared_ptr<Connection> connection, replaced;
   EndpointPool::Id pooled = 0;
   {
     Lock lock(e.mutex);
-    if (e.connection == nullptr || (id != 0 && e.connection->id() != id)) return;
-    connection = std::move(e.connection);
-    e.state = State::kClosing;
-    e.claimed = false;
-    pooled = std::exchange(e.pooled, 0);
+    if (e.replaced != nullptr && (id == 0 || e.replaced->id() == id))
+      replaced = std::move(e.replaced);
+    if (e.connection != nullptr && (id == 0 || e.connection->id() == id)) {
+      connection = std::move(e.connection);
+      e.state = State::kClosing;
+      e.claimed = false;
+      pooled = std::exchange(e.pooled, 0);
+    }
   }
+  if (replaced != nullptr) {
+    part(rail, std::move(replaced), why, ours);
+    if (connection == nullptr) pump();
+  }
+  if (connection == nullptr) return;
   transport_.pool().remove(pooled);
   part(rail, std::move(connection), why, ours);
   bool wanted = false;
@@ -214,6 +223,42 @@ void PeerConnections::tear_down(RailIndex rail, uint32_t id, const Error& why, b
   }
   if (wanted) want_connection(rail);
   pump();
+}
+
+// Transfers that nobody wants any more have had their time: their queue pair ends, or another takes
+// over what comes, while the others on it go on.
+void PeerConnections::end_unwanted(RailIndex rail, Time now) {
+  using Verdict = Patience::Verdict;
+  Endpoint& e = *endpoints_[rail];
+  uint32_t over = 0;
+  EndpointPool::Id pooled = 0;
+  std::vector<AttemptPtr> unsent;
+  {
+    Lock lock(e.mutex);
+    if (e.replaced != nullptr) {
+      if (e.patience.over(e.replaced->state(), e.replaced_since, now)) over = e.replaced->id();
+    } else if (e.connection != nullptr) {
+      const Patience::Pair pair = e.connection->state();
+      Verdict verdict = e.patience.judge(pair, now);
+      if (closed_.load() && pair.unwanted != Time::max() && !pair.others) verdict = Verdict::kEnd;
+      if (verdict == Verdict::kEnd) over = e.connection->id();
+      if (verdict == Verdict::kReplace) {
+        e.replaced = std::move(e.connection);
+        e.replaced_since = now;
+        e.state = State::kIdle;
+        e.claimed = false;
+        pooled = std::exchange(e.pooled, 0);
+        for (const FlightPtr& f : std::vector<FlightPtr>(e.replaced->flights()))
+          if (!f->started && f->attempt != nullptr &&
+              e.replaced->drop(f->attempt, now) == Connection::Dropped::kOver)
+            unsent.push_back(f->attempt);
+      }
+    }
+  }
+  if (pooled != 0) transport_.pool().remove(pooled);
+  for (const AttemptPtr& a : unsent) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
+  if (over != 0) tear_down(rail, over, {Code::kUnavailable, "recalled"}, true);
+  if (pooled != 0) pump();
 }
 
 namespace {
@@ -233,7 +278,7 @@ void PeerConnections::part(RailIndex rail, std::shared_ptr<Connection> connectio
   const NicPair& route = endpoints_[rail]->route;
   transport_.forget_connection(nic_of(rail), connection->id());
   transport_.host().kept().remove({peer_->descriptor.rdma_control, peer_->descriptor.secret.bytes},
-                                  static_cast<uint32_t>(route.remote), connection->remote_number);
+                                  static_cast<uint32_t>(route.remote), connection->remote.number);
   const auto flights = connection->take_all();
   const FlightPtr failed = connection->failed();
   const ibv_wc_status status = connection->status();
@@ -241,8 +286,8 @@ void PeerConnections::part(RailIndex rail, std::shared_ptr<Connection> connectio
   auto farewell = std::make_shared<Farewell>();
   farewell->message.secret = peer_->descriptor.secret;
   farewell->message.nic = static_cast<uint32_t>(route.remote);
-  farewell->message.number = connection->remote_number;
-  farewell->epoch = connection->remote_epoch;
+  farewell->message.number = connection->remote.number;
+  farewell->epoch = connection->remote.epoch;
   connection.reset();                    // from here on nothing of it touches our memory
   transport_.drain(nic_of(rail), true);  // its room is for others
   if (status != IBV_WC_SUCCESS) why.what = device->verbs().wc_status_str(status);
@@ -358,7 +403,7 @@ void PeerConnections::check(RailIndex rail, Time now) {
     Lock lock(e.mutex);
     if (e.connection != nullptr) {
       connection = e.connection->id();
-      heard = e.heard;
+      heard = e.connection->heard;
       for (const FlightPtr& f : e.connection->flights()) oldest = std::min(oldest, f->since);
     }
   }
@@ -366,6 +411,7 @@ void PeerConnections::check(RailIndex rail, Time now) {
   if (oldest != Time::max() && now - std::max(oldest, heard) > peer_timeout_)
     tear_down(rail, connection, {Code::kTimeout, "nothing completed for " + to_text(peer_timeout_)},
               false);
+  end_unwanted(rail, now);
   if (nic_of(rail).up()) {
     e.down = {};
   } else if (e.down == Time{}) {
@@ -412,10 +458,10 @@ void PeerConnections::send_ping(RailIndex rail) {
       flight->since = clock_.now();
       for (const BufferInfo& b : peer_->descriptor.buffers) {
         flight->remote = b.rdma_addr;
-        const auto key = e.connection->keys.find(b.offset);
-        if (!e.connection->has_keys && e.route.remote < b.rkeys.size())
+        const auto key = e.connection->remote.keys.find(b.offset);
+        if (!e.connection->remote.has_keys && e.route.remote < b.rkeys.size())
           flight->rkey = b.rkeys[e.route.remote];
-        else if (key != e.connection->keys.end())
+        else if (key != e.connection->remote.keys.end())
           flight->rkey = key->second;
         if (flight->rkey != 0) break;
       }

@@ -1,11 +1,13 @@
 #include "xfer/transports/rdma/regions.h"
 
 #include <algorithm>
+#include <charconv>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "base/log.h"
+#include "xfer/core/numa.h"
 
 namespace mc::xfer::rdma {
 namespace {
@@ -13,6 +15,16 @@ namespace {
 constexpr uint64_t kSideBySide = 64 << 20;  // so much takes a NIC long to register
 constexpr uint64_t kBounceMin = 1 << 20;
 constexpr size_t kBouncesIdle = 8;  // of a NIC
+
+// Of host memory whose location names no node ("cpu:1"), where its first page is.
+MemoryLocation location_of(const Buffer& buffer) {
+  if (buffer.backend != nullptr) return buffer.memory_location;
+  const char* const text = buffer.location.c_str();
+  int node = -1;
+  if (buffer.location.starts_with("cpu:"))
+    std::from_chars(text + 4, text + buffer.location.size(), node);
+  return {node >= 0 ? node : numa_node_of(buffer.data), -1};
+}
 
 std::vector<double> cost_buckets() { return {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1, 10}; }
 
@@ -85,7 +97,7 @@ RegionPtr Regions::make(const DevicePtr& device, const Entry& e) {
 void Regions::offer(const Buffer& buffer) {
   if (buffer.data == nullptr) return;  // a file
   Lock changing(changing_);
-  Entry e{buffer.data, buffer.bytes, buffer.writable, buffer.backend, {}};
+  Entry e{buffer.data, buffer.bytes, buffer.writable, buffer.backend, location_of(buffer), {}};
   e.on.resize(devices_.size());
   std::vector<std::thread> others;
   for (size_t i = 0; i < devices_.size(); ++i) {
@@ -127,6 +139,8 @@ void Regions::describe(const Buffer& buffer, BufferInfo& info) const {
   const auto it = entries_.find(&buffer);
   if (it == entries_.end()) return;
   info.rdma_addr = reinterpret_cast<uint64_t>(it->second.data);
+  info.node = static_cast<uint32_t>(it->second.at.node + 1);
+  info.gpu = static_cast<uint32_t>(it->second.at.gpu + 1);
   for (const RegionPtr& region : it->second.on)
     info.rkeys.push_back(region == nullptr ? 0 : region->rkey());
 }

@@ -56,7 +56,8 @@ class Regions {
     uint64_t bytes = 0;
     bool writable = false;
     std::shared_ptr<BufferBackend> backend;  // null: memory of the host
-    std::vector<RegionPtr> on;               // by NIC; null: not registered there
+    MemoryLocation at;
+    std::vector<RegionPtr> on;  // by NIC; null: not registered there
   };
   RegionPtr make(const DevicePtr& device, const Entry& entry);
   Result<RegionPtr> of_device(const DevicePtr& device, const Entry& entry, int access);

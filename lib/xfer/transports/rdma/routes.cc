@@ -23,6 +23,16 @@ std::string text_of(const std::string& gid) {
   return text;
 }
 
+// From each of its machine's GPUs; one that is none leaves all of them unknown.
+std::vector<uint8_t> tiers_of(const RdmaNic& nic) {
+  std::vector<uint8_t> out;
+  for (const uint32_t tier : nic.gpu_tiers) {
+    if (tier > 3) return {};
+    out.push_back(static_cast<uint8_t>(tier));
+  }
+  return out;
+}
+
 }  // namespace
 
 Result<std::vector<NicPair>> routes_to(const Peer& peer,
@@ -46,10 +56,11 @@ Result<std::vector<NicPair>> routes_to(const Peer& peer,
     // A device that is away just now may come back as either.
     const bool known = nics[p.local]->device() != nullptr && theirs[p.remote].epoch != 0;
     if (known && ethernet[p.local] != theirs[p.remote].ethernet) continue;
-    out.push_back({p.local,
-                   p.remote,
-                   {here[p.local].name, there[p.remote].name, here[p.local].numa, p.mapped,
-                    tiers.of(here[p.local].name)}});
+    out.push_back(
+        {p.local,
+         p.remote,
+         {here[p.local].name, there[p.remote].name, here[p.local].numa, p.mapped,
+          tiers.of(here[p.local].name), there[p.remote].numa, tiers_of(theirs[p.remote])}});
   }
   std::stable_partition(out.begin(), out.end(), [](const NicPair& r) { return r.info.mapped; });
   if (out.size() > kRoutesMax) out.resize(kRoutesMax);
