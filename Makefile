@@ -12,7 +12,7 @@ debug:   setup;  $(call BUILD_IN,$@,-DCMAKE_BUILD_TYPE=Debug)
 asan-build:;     @scripts/setup --lint
 	$(call BUILD_IN,asan,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DMC_SANITIZE=address$(comma)undefined,asan_tests)
 tsan-build:;     @scripts/setup --lint
-	$(call BUILD_IN,tsan,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=thread,tsan_tests)
+	$(call BUILD_IN,tsan,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=thread -DMC_THREADS_ONLY=ON,tsan_tests)
 asan: asan-build; scripts/test build/$@ -L fast
 tsan: tsan-build; scripts/test build/$@ -L threads
 test: release;   scripts/test build/release -L 'fast|net'

@@ -14,6 +14,7 @@
 #include "run.h"
 #include "schema_check.h"
 #include "shared.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::model;
@@ -38,7 +39,7 @@ TEST_CASE("200 random schemas: the small model gives valid values") {
   const int32_t eos = files->config.eos[0];
   Random random(5);
   size_t whole = 0;
-  for (int run = 0; whole < 200; ++run) {
+  for (int run = 0; whole < fewer(200); ++run) {
     REQUIRE(run < 800);
     const Json schema = test::RandomSchema(random).draw();
     CAPTURE(dump_json(schema));
