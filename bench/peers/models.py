@@ -129,10 +129,10 @@ class Model:
     def long_contexts(self):
         """A chunk of 64 behind long contexts, beside the line through the times of shorter ones."""
         for behind in (16384, 32768):
-            name, other = f'{self.label} chunk behind {behind}', Other(self.ours, 'line from 2048 and 8192')
+            name = f'{self.label} chunk behind {behind}'
             if not self._wanted(name):
                 continue
-            given = self.prompt(64)
+            given, other = self.prompt(64), Other(self.ours, 'line from 2048 and 8192')
 
             def time_of(at):
                 return len(given) / self.rate(self.ours, 'chunk', given, behind=at)

@@ -2,7 +2,7 @@
 # The master test: the greedy text of a published model is that of one process, whatever serves it and
 # whatever happens meanwhile. Prints a table, and fails when any text differs or a case did not come to
 # pass. The model is SmolLM2-135M-Instruct as scripts/setup --peers brings it, or the small one of
-# MC_TEST_SHARED. Minutes.
+# MC_TEST_SHARED. Where scripts/setup --engines made vLLM, its texts on the same weights too. Minutes.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/../net/cluster.inc"
 find_model() {
@@ -59,13 +59,14 @@ up() { cluster_up --model "$model" --engine cpu --block-size 16 --pool 384MiB --
 
 failed=0
 row() { printf '%-62s %s\n' "$1" "$2" | tee -a "$T/table"; }
-# said CASE FOLDER [COUNT WHAT]: compares with one process; COUNT of WHAT proves that it happened.
+# said CASE FOLDER [COUNT WHAT]: compares with $reference; COUNT of WHAT proves that it happened.
+reference=one
 said() {
   local i verdict=same
   for i in "${!prompts[@]}"; do
-    cmp -s "$T/one/$i.txt" "$T/$2/$i.txt" && continue
+    cmp -s "$T/$reference/$i.txt" "$T/$2/$i.txt" && continue
     verdict="DIFFERS: prompt $i"
-    { echo "$1, prompt $i:"; diff "$T/one/$i.txt" "$T/$2/$i.txt" || cat "$T/$2/$i.err"; } >&2 || true
+    { echo "$1, prompt $i:"; diff "$T/$reference/$i.txt" "$T/$2/$i.txt" || cat "$T/$2/$i.err"; } >&2 || true
   done
   if [ -n "${3:-}" ]; then
     [ "$3" -gt 0 ] || verdict="NOT REACHED"
@@ -186,6 +187,28 @@ ask disk
 said 'all restarted, prompts from the disk' disk \
   "$(metric p0 mc_engine_pool_blocks_fetched_total)" 'blocks fetched'
 loopback down
+
+# The same weights in bf16, and another engine: products are exact on both sides, sums are in single precision.
+engines=${MC_ENGINES:-$MC_SOURCE/build/engines}
+if [ -e "$engines/vllm-0.32.0/ready" ] && [ -e "$engines/smollm2-135m/ready" ]; then
+  model=$engines/smollm2-135m
+  up --both 1 --store 0 --with 'prefill:--kv-type f32' --with 'conductor:--kv-type f32'
+  ask exact
+  row 'the same model in bf16: one process' reference
+  loopback down
+  port=$(free_port)
+  HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 VLLM_CPU_OMP_THREADS_BIND=nobind OMP_NUM_THREADS=1 \
+    setsid "$engines/vllm-0.32.0/bin/vllm" serve "$model" --host 127.0.0.1 --port "$port" --dtype float32 \
+    --enforce-eager --max-model-len 2048 --kv-cache-memory-bytes 512M >"$T/vllm.log" 2>&1 </dev/null &
+  vllm=$!
+  trap 'kill -9 -- -$vllm 2>/dev/null || true; cluster_down' EXIT
+  URL=http://127.0.0.1:$port
+  until_true 300 'vLLM does not start' curl -fsS -m 5 "$URL/health"
+  ask vllm
+  reference=exact
+  said 'vLLM 0.32.0 on its own' vllm
+  kill -9 -- -$vllm 2>/dev/null || true
+fi
 
 [ $failed = 0 ] || die "some text differs, or a case was not reached: see above"
 echo "$(wc -l <"$T/table") rows, all the same"
