@@ -186,6 +186,15 @@ TEST_CASE("offers that do not fit are refused and read nothing") {
   CHECK(pair.comes_to_rest());
 }
 
+// One side of the pair is killed: the other waits for it in vain, so not for long.
+PairOptions short_patience(const Way& way, const Store& store) {
+  PairOptions o = by(way, store.master->control());
+  o.time_scale = 1;
+  o.send_timeout = 100ms * kSlow;
+  o.peer_timeout = 50ms * kSlow;
+  return o;
+}
+
 // Starts a request and runs the loop for some turns.
 void begin(Pair& pair, io::Loop& loop, int step) {
   const auto prompt = prompt_of(500, 11);
@@ -207,8 +216,7 @@ TEST_CASE("a prefill worker killed at any step, by any connector, leaves nothing
       CAPTURE(step);
       io::Loop loop(clock);
       Store store(loop, 64 * kMiB);
-      PairOptions options = by(way, store.master->control());
-      options.time_scale = 1;
+      PairOptions options = short_patience(way, store);
       options.kv_deadline_ms = 100;
       Pair pair(loop, options);
       begin(pair, loop, step);
@@ -230,9 +238,7 @@ TEST_CASE("a decode worker killed at any step, by any connector, leaves nothing 
       CAPTURE(step);
       io::Loop loop(clock);
       Store store(loop, 64 * kMiB);
-      PairOptions options = by(way, store.master->control());
-      options.time_scale = 1;
-      Pair pair(loop, options);
+      Pair pair(loop, short_patience(way, store));
       begin(pair, loop, step);
       pair.decode.reset();
       pair.d_server.reset();

@@ -69,7 +69,8 @@ struct PairOptions {
   Connector connector = Connector::kMulti;
   bool layerwise = true;
   uint32_t kv_deadline_ms = 5000;
-  Duration send_timeout = 1s * kSlow;  // half of it for the other calls between workers
+  Duration send_timeout = 1s * kSlow;     // half of it for the other calls between workers
+  Duration peer_timeout = 200ms * kSlow;  // of both engines, and of the decode worker
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
   std::vector<std::string> stages = {};  // of a pipeline that the prefill worker is the head of
   std::string fingerprint = {};          // then
@@ -87,7 +88,7 @@ struct Pair {
       xfer::EngineOptions o;
       o.node = node + name;
       o.transports = options.transports;
-      o.peer_timeout = 200ms * kSlow;
+      o.peer_timeout = options.peer_timeout;
       const auto script = std::filesystem::temp_directory_path() /
                           ("mc-faults-" + std::to_string(::getpid()) + "-" + o.node);
       if (!options.faults.empty()) {
@@ -141,7 +142,7 @@ struct Pair {
     d.preempt = options.preempt;
     d.watermark = options.watermark;
     d.swap_bytes = options.swap_bytes;
-    d.peer_timeout = 200ms * kSlow;
+    d.peer_timeout = options.peer_timeout;
     d.store.master = options.master;
     d.store.timeout = 1s * kSlow;
     d.conductor_timeout = 3s * kSlow;

@@ -44,7 +44,9 @@ TEST_CASE("the oldest spans make room, and a folder that is not there is an erro
   for (size_t i = 0; i < TraceEvents::kEventsMax + 10; ++i)
     trace.span("compute", std::to_string(i), t0, t0, "");
   CHECK(trace.size() == TraceEvents::kEventsMax);
-  CHECK_FALSE(trace.write("/nowhere/at/all.json", "p0"));
+  TraceEvents one;  // of all of them the text would take seconds
+  one.span("compute", "1", t0, t0, "");
+  CHECK_FALSE(one.write("/nowhere/at/all.json", "p0"));
 }
 
 }  // namespace
