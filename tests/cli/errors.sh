@@ -159,6 +159,10 @@ if [ -x "$MC_BIN/mc-replay" ]; then
   says "$T/absent.jsonl"
 fi
 if [ -x "$MC_BIN/mc-master" ]; then
+  for period in lease-ttl client-ttl suspect-after put-discard hot-window; do
+    refused 2 "$MC_BIN/mc-master" "${free[@]}" "--$period" 0s
+    says "$period 0ns: want more than nothing"
+  done
   # A folder that is no cluster's is not cleared for one.
   mkdir "$T/mine"
   echo kept >"$T/mine/file"

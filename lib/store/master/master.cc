@@ -54,9 +54,13 @@ Result<> MasterOptions::check() const {
   if (!(eviction_ratio >= 0 && eviction_ratio <= high_watermark))
     return fail(Code::kInvalid, "eviction-ratio %s: want a fraction in [0, high-watermark]",
                 number_text(eviction_ratio).c_str());
-  for (const Duration d : {lease_ttl, client_ttl, suspect_after, put_discard, hot_window})
-    if (d <= Duration::zero())
-      return fail(Code::kInvalid, "a period of %s: want more than nothing", to_text(d).c_str());
+  for (const auto& [name, period] : {std::pair{"lease-ttl", lease_ttl},
+                                     {"client-ttl", client_ttl},
+                                     {"suspect-after", suspect_after},
+                                     {"put-discard", put_discard},
+                                     {"hot-window", hot_window}})
+    if (period <= Duration::zero())
+      return fail(Code::kInvalid, "%s %s: want more than nothing", name, to_text(period).c_str());
   if (rebuild_wait < Duration::zero())
     return fail(Code::kInvalid, "rebuild-wait %s: want 0 or more", to_text(rebuild_wait).c_str());
   if (evict != "lru" && evict != "sieve")
