@@ -17,12 +17,13 @@ struct Drill {
       (std::filesystem::temp_directory_path() / ("mc-drill-" + std::to_string(::getpid())))
           .string();
   std::unique_ptr<Engine> engine;
-  Drill(std::vector<std::string> transports, const std::string& rules) {
+  Drill(std::vector<std::string> transports, const std::string& rules,
+        Duration peer_timeout = 2s * kSlow) {
     std::ofstream(script) << rules;
     EngineOptions o;
     o.node = "user";
     o.transports = std::move(transports);
-    o.peer_timeout = 2s * kSlow;
+    o.peer_timeout = peer_timeout;
     o.fault = script;
     auto opened = Engine::open(kClock, o, metrics);
     std::filesystem::remove(script);
@@ -103,7 +104,7 @@ TEST_SUITE("xfer/fault") {
     for (const auto& transport : kTransports) {
       CAPTURE(transport);
       Owner owner;
-      Drill drill({transport == "self" ? "shm" : transport}, R"({"drop": true})");
+      Drill drill({transport == "self" ? "shm" : transport}, R"({"drop": true})", 500ms * kSlow);
       SegmentHandle segment = drill.engine->self();
       Memory mine;
       if (transport == "self") {

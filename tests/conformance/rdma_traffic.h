@@ -129,7 +129,7 @@ class Traffic {
   // That many more.
   void wait_rounds(uint64_t n) {
     const uint64_t until = rounds() + n;
-    const Time deadline = kClock.now() + 30s;
+    const Time deadline = kClock.now() + 30s * kSlow;
     while (rounds() < until && kClock.now() < deadline) std::this_thread::yield();
     CHECK(rounds() >= until);
   }
@@ -149,9 +149,9 @@ class Traffic {
       if (v.info.local == nic) bytes += v.bytes;
     return bytes;
   }
-  // Whether the user takes that NIC to be down, by 30 s from now.
+  // Whether the user takes that NIC to be down, soon.
   bool seen_down(const std::string& nic) const {
-    const Time deadline = kClock.now() + 30s;
+    const Time deadline = kClock.now() + 30s * kSlow;
     for (;;) {
       for (const RailView& v : rails())
         if (v.info.local == nic && v.state >= RailState::kResting) return true;
@@ -173,7 +173,7 @@ class Traffic {
     return true;
   }
   void wait_all_well() {
-    const Time deadline = kClock.now() + 30s;
+    const Time deadline = kClock.now() + 30s * kSlow;
     while (!all_well() && kClock.now() < deadline) std::this_thread::yield();
     std::string states;
     for (const RailView& v : rails())
@@ -199,7 +199,8 @@ class Traffic {
     std::memcpy(out + n % 1000 * 8, &n, sizeof n);
     std::memset(in, 0, kBytes);
     for (const Op op : {Op::kWrite, Op::kRead}) {
-      auto moved = user_->transfer_sync(request(op, op == Op::kWrite ? out : in, 0, kBytes), 20s);
+      auto moved =
+          user_->transfer_sync(request(op, op == Op::kWrite ? out : in, 0, kBytes), 20s * kSlow);
       if (moved) continue;
       if (failed_.fetch_add(1) == 0) first_ = moved.error().what;
       return;
