@@ -1,9 +1,9 @@
 // Gets and puts of values of 64 KiB, 1 MiB and 8 MiB, by one client, against redis-server and
 // memcached over unix sockets: hot, a few values over and over; and cold, a working set of
 // gigabytes, against copies of as much with non-temporal stores. Over tcp, against the transfer
-// engine alone, reading the same bytes of the same node. All servers are processes of their own;
-// turns alternate; contents are checked. GB/s of whole values that have arrived in the caller's
-// buffer.
+// engine alone, reading the same bytes of the same node; and what a digest costs a raw stream,
+// beside one without. All servers are processes of their own; turns alternate; contents are
+// checked. GB/s of whole values that have arrived in the caller's buffer.
 #include <hiredis/hiredis.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -11,7 +11,9 @@
 
 #include <cstring>
 
+#include "base/hash.h"
 #include "base/random.h"
+#include "bench/raw_pair.h"
 #include "bench/store_pool.h"
 #include "cmd/command.h"
 #include "xfer/memory/copy.h"
@@ -303,6 +305,35 @@ Result<> over_tcp(Store& near, const std::string& master, const std::string& nod
       });
 }
 
+// What verification may cost at least: a raw stream whose receiver digests what is in its cache.
+Result<> raw_digest(const bench::RawPair& raw, const bench::StoreOptions& o, const Clock& clock) {
+  constexpr size_t kPiece = 256 * kKiB;  // as lib/xfer/transports/tcp/link.cc
+  MC_TRY(const io::Fd fd, raw.connect());
+  Buffer into(kBatch * kMiB);
+  const auto digested = [&]() -> Result<> {
+    const bench::Ask ask{into.size(), into.size(), 0};
+    if (::send(fd.get(), &ask, sizeof ask, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof ask))
+      return fail_errno("raw stream");
+    Xxh3Stream digest;
+    for (size_t at = 0; at < into.size(); at += kPiece) {
+      if (::recv(fd.get(), into.data() + at, kPiece, MSG_WAITALL) != static_cast<ssize_t>(kPiece))
+        return fail_errno("raw stream");
+      digest.update(into.data() + at, kPiece);
+    }
+    (void)digest.digest();
+    return {};
+  };
+  const auto plain = [&]() -> Result<> {
+    if (bench::RawPair::ping(fd.get(), into)) return {};
+    return fail_errno("raw stream");
+  };
+  const size_t rounds = o.quick ? 8 : 32;
+  return bench::compare(
+      {"store-data", "raw stream, digested", "GB/s", "raw stream"}, o.turns(),
+      [&] { return bench::gigabytes(clock, into.size(), rounds, digested); },
+      [&] { return bench::gigabytes(clock, into.size(), rounds, plain); });
+}
+
 struct DataOptions : bench::StoreOptions {
   std::string only;
   void describe(OptionList& v) {
@@ -315,6 +346,10 @@ struct DataOptions : bench::StoreOptions {
 Result<int> run(const DataOptions& o) {
   const SteadyClock clock;
   const uint64_t cold_bytes = o.quick ? 1 * kGiB : 4 * kGiB;
+  if (o.wants("tcp")) {
+    MC_TRY(const auto raw, bench::RawPair::start());
+    MC_TRY_(raw_digest(*raw, o, clock));
+  }
   bench::StorePool pool(o.bin, clock);
   MC_TRY(const std::string master, pool.master("master"));
   MC_TRY(const std::string node,

@@ -37,37 +37,51 @@ struct FakeNode {  // acknowledges everything at once
   std::string name = "n";
   uint64_t done = 0;
   bool more = false;  // orders came; a beat that is held tells later
+  const Clock* clock = nullptr;
+  std::vector<double> steps_us{};  // with a clock: what the master took for each message and tick
+  template <class Work>
+  void step(const Work& work) {
+    const Time start = clock == nullptr ? Time{} : clock->now();
+    work();
+    if (clock != nullptr) steps_us.push_back(to_seconds(clock->now() - start) * 1e6);
+  }
   void beat() {
     for (more = true; more;) {
       more = false;
-      master.handle(store::Heartbeat{name, Generation{1}, done, 1000}, Time{1000s},
-                    [&](const Result<store::HeartbeatReply>& beat) {
-                      if (!beat || beat->orders.empty()) return;
-                      done = beat->orders.back()->seq;
-                      more = true;
-                    });
+      step([&] {
+        master.handle(store::Heartbeat{name, Generation{1}, done, 1000}, Time{1000s},
+                      [&](const Result<store::HeartbeatReply>& beat) {
+                        if (!beat || beat->orders.empty()) return;
+                        done = beat->orders.back()->seq;
+                        more = true;
+                      });
+      });
     }
   }
-  Result<> mount() const {
+  Result<> mount(uint64_t bytes = 1ull << 40) const {
     store::Mount m;
     m.node = {name, "127.0.0.1:1", Generation{1}};
-    m.layout = {uint64_t{1} << 40, 1ull << 40, 0, {}};
+    m.layout = {uint64_t{1} << 40, bytes, 0, {}};
     MC_TRY_(master.handle(m, Time{1000s}));
     MC_TRY_(master.handle(store::Inventory{name, Generation{1}, {}, true}, Time{1000s}));
     return {};
   }
-  void put(size_t first, size_t objects) {
-    for (size_t at = first; at < first + objects; at += kBatch) {
+  void put(size_t first, size_t objects, size_t batch = kBatch) {
+    for (size_t at = first; at < first + objects; at += batch) {
       store::PutStart start;
       start.prefer = name;
-      for (size_t i = 0; i < kBatch; ++i) start.items.push_back({key_of(at + i), 1});
+      for (size_t i = 0; i < batch; ++i) start.items.push_back({key_of(at + i), 1});
       store::PutEnd end;
-      master.handle(start, Time{1000s}, [&](const Result<store::PutStarted>& r) {
-        for (size_t i = 0; r && i < kBatch; ++i)
-          end.items.push_back({start.items[i].key, r->items[i].generation, 1});
+      step([&] {
+        master.handle(start, Time{1000s}, [&](const Result<store::PutStarted>& r) {
+          for (size_t i = 0; r && i < batch; ++i)
+            end.items.push_back({start.items[i].key, r->items[i].generation, 1});
+        });
       });
-      master.handle(end, Time{1000s}, [](const Result<store::Outcomes>&) {});
+      step([&] { master.handle(end, Time{1000s}, [](const Result<store::Outcomes>&) {}); });
       beat();
+      while (clock != nullptr && master.deadline() < Time{1000s})
+        step([&] { master.tick(Time{1000s}); });
     }
   }
 };
@@ -418,6 +432,35 @@ Result<> measure_calls(const Servers& s, const bench::Options& o, const Clock& c
   return {};
 }
 
+// How long a call may wait for the master itself: the p99 of its steps, in microseconds, while 16
+// are put at a time, into a pool that is full, or that never is.
+Result<Measured> step_p99(bool full, size_t objects, const Clock& clock) {
+  constexpr uint64_t kSmall = 64 * kMiB;
+  store::MasterOptions options = never_full();
+  if (full) options.high_watermark = store::MasterOptions().high_watermark;
+  store::Master master(options, 1, 1, Time{999s});
+  FakeNode node{master};
+  MC_TRY_(node.mount(full ? kSmall : kSmall * 1024));
+  const size_t before = kSmall / store::kPage + kBatch;
+  node.put(0, before);
+  const uint64_t evicted = master.totals().evicted_objects;
+  node.clock = &clock;
+  node.put(before, objects, 16);
+  if (full != (master.totals().evicted_objects > evicted))
+    return fail(Code::kInternal, full ? "nothing was evicted" : "something was evicted");
+  std::sort(node.steps_us.begin(), node.steps_us.end());
+  return Measured(node.steps_us[node.steps_us.size() * 99 / 100]);
+}
+
+Result<> measure_steps(const bench::Options& o, const Clock& clock) {
+  const size_t objects = o.quick ? 16'000 : 160'000;
+  const bench::Figure figure{
+      "store-meta", "p99 of a step that evicts", "us", "of one of puts alone", 0.5, true};
+  return bench::compare(
+      figure, o.turns(), [&] { return step_p99(true, objects, clock); },
+      [&] { return step_p99(false, objects, clock); });
+}
+
 // The p99 of exists, in microseconds, while other clients put 16 at a time, here, elsewhere, or
 // not.
 Result<> measure_eviction(const Servers& s, const bench::Options& o, const Clock& clock) {
@@ -488,7 +531,7 @@ struct BenchOptions : bench::StoreOptions {
   void describe(OptionList& v) {
     bench::StoreOptions::describe(v);
     v("echo", echo, "serve empty round trips, announced in this file");
-    v("only", only, "a part of it", {"", "memory", "calls", "cpu", "eviction"});
+    v("only", only, "a part of it", {"", "memory", "steps", "calls", "cpu", "eviction"});
   }
   bool wants(const char* part) const { return only.empty() || only == part; }
 };
@@ -523,7 +566,8 @@ Result<int> run(const BenchOptions& o, const std::string& self) {
   if (!o.echo.empty()) return echo(o.echo);
   SteadyClock clock;
   if (o.wants("memory")) MC_TRY_(measure_memory(o, clock));
-  if (o.only == "memory") return 0;
+  if (o.wants("steps")) MC_TRY_(measure_steps(o, clock));
+  if (o.only == "memory" || o.only == "steps") return 0;
   bench::StorePool pool(o.bin, clock);
   Servers servers;
   const auto redis = pool.redis();

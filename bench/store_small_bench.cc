@@ -1,8 +1,11 @@
 // Gets and puts of 4 KiB by one client, over tcp and over shared memory, against their parts timed
 // in the same turn: a get is a call to the master and a read of the node, a put is two calls, a
 // guard word and a write. One at a time: the median in microseconds, beside the sum of the parts.
-// 64 a call: thousands a second, beside 40. The servers are processes of their own.
+// 64 a call: thousands a second, beside 40. And what 64 clients over tcp cost that do nothing, or
+// get a value every 128 ms each: CPU time of all processes, beside a share of one CPU. The servers
+// are processes of their own.
 #include "bench/store_pool.h"
+#include "cmd/command.h"
 
 namespace mc {
 namespace {
@@ -143,7 +146,60 @@ class Small {
   size_t puts_ = 0, forgotten_ = 0;
 };
 
-Result<int> run(const bench::StoreOptions& o) {
+struct SmallOptions : bench::StoreOptions {
+  std::string only;
+  void describe(OptionList& v) {
+    StoreOptions::describe(v);
+    v("only", only, "a part of it", {"", "values", "rare"});
+  }
+  bool wants(const char* part) const { return only.empty() || only == part; }
+};
+
+// Clients with a connection each that is used rarely: ends that poll must not take a CPU.
+Result<> rare(const Clock& clock, const bench::StoreOptions& o, const bench::StorePool& pool,
+              const store::ClientOptions& options) {
+  constexpr size_t kClients = 64;
+  constexpr int kApartMs = 2;
+  constexpr double kIdleMs = 10, kRareMs = 100;  // of CPU time, in a second
+  xfer::EngineOptions engine;
+  engine.transports = {"tcp"};
+  std::vector<std::byte> value(kValue, std::byte{7});
+  std::vector<std::unique_ptr<StoreClient>> all;
+  for (size_t i = 0; i < kClients; ++i) {
+    MC_TRY(auto c, StoreClient::open(clock, "rare" + std::to_string(i), options, engine));
+    if (i == 0) MC_TRY_(c->client->put("rare", value));
+    MC_TRY_(c->client->get("rare", value));
+    all.push_back(std::move(c));
+  }
+  const auto cpu_ms = [&](const auto& work) -> Result<Measured> {
+    const double before = pool.cpu() + bench::cpu_seconds();
+    const Time start = clock.now();
+    MC_TRY_(work());
+    const double used = pool.cpu() + bench::cpu_seconds() - before;
+    return Measured(1e3 * used / to_seconds(clock.now() - start));
+  };
+  const auto idle = []() -> Result<> {
+    ::poll(nullptr, 0, 1000);
+    return {};
+  };
+  const auto in_turn = [&]() -> Result<> {
+    for (size_t i = 0; i < 500; ++i) {
+      MC_TRY_(all[i % kClients]->client->get("rare", value));
+      ::poll(nullptr, 0, kApartMs);
+    }
+    return {};
+  };
+  const size_t turns = o.quick ? 3 : 7;
+  const auto limit = [](double ms) { return [ms]() -> Result<Measured> { return Measured(ms); }; };
+  MC_TRY_(bench::compare(
+      {"store-small", "64 clients that do nothing", "ms/s", "1 % of a CPU", 1, true}, turns,
+      [&] { return cpu_ms(idle); }, limit(kIdleMs)));
+  return bench::compare(
+      {"store-small", "64 clients, a get each 128 ms", "ms/s", "10 % of a CPU", 1, true}, turns,
+      [&] { return cpu_ms(in_turn); }, limit(kRareMs));
+}
+
+Result<int> run(const SmallOptions& o) {
   const SteadyClock clock;
   bench::StorePool pool(o.bin, clock);
   for (const char* const transport : {"tcp", "shm"}) {
@@ -152,6 +208,8 @@ Result<int> run(const bench::StoreOptions& o) {
     MC_TRY(const std::string node, pool.node("n-" + name, master, {"--size", "256MiB"}));
     store::ClientOptions options;
     options.master = master;
+    if (o.wants("rare") && name == "tcp") MC_TRY_(rare(clock, o, pool, options));
+    if (!o.wants("values")) continue;
     xfer::EngineOptions engine;
     engine.transports = {name};
     MC_TRY(auto c, StoreClient::open(clock, "bench", options, engine));
@@ -165,6 +223,10 @@ Result<int> run(const bench::StoreOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  return mc::bench::store_main(argc, argv, "store_small_bench",
-                               "small values of the store against their parts", mc::run);
+  mc::SmallOptions options;
+  options.bin = std::filesystem::path(argv[0]).parent_path().string();
+  mc::Program program("store_small_bench", "small values of the store against their parts");
+  program.options(options);
+  program.run_with([&](mc::Context&) { return mc::run(options); });
+  return program.main(argc, argv);
 }

@@ -6,12 +6,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace mc::io {
 namespace {
 
 // While memory has input, the loop looks at sockets in one turn of so many.
 constexpr uint32_t kHotTurns = 8;
+// And at descriptors at least this often.
+constexpr Duration kPollEvery = std::chrono::microseconds(25);
 
 Result<bool> has_input(void* socket) {
   int events = 0;
@@ -23,23 +26,32 @@ Result<bool> has_input(void* socket) {
 
 }  // namespace
 
+Result<> Loop::Watch::look() {
+  if (uses != nullptr) looked_at = *uses;
+  MC_TRY(input, has_input(socket));
+  return {};
+}
+
 Loop::Loop(const Clock& clock)
     : clock_(clock), now_(clock.now()), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   MC_CHECK(wake_);
 }
 Loop::~Loop() = default;
 
-Loop::Handle Loop::add_watch(int fd, void* socket, Task ready) {
+Loop::Handle Loop::add_watch(int fd, void* socket, Task ready, Uses uses) {
   const Handle handle = next_handle_++;
-  watches_.push_back({handle, fd, socket, std::make_shared<Task>(std::move(ready))});
+  watches_.push_back(
+      {handle, fd, socket, std::make_shared<Task>(std::move(ready)), std::move(uses)});
   return handle;
 }
-Loop::Handle Loop::watch_fd(int fd, Task ready) { return add_watch(fd, nullptr, std::move(ready)); }
-Loop::Handle Loop::watch_socket(void* zmq_socket, Task ready) {
+Loop::Handle Loop::watch_fd(int fd, Task ready) {
+  return add_watch(fd, nullptr, std::move(ready), nullptr);
+}
+Loop::Handle Loop::watch_socket(void* zmq_socket, Task ready, Uses uses) {
   int fd = -1;
   size_t n = sizeof fd;
   (void)zmq_getsockopt(zmq_socket, ZMQ_FD, &fd, &n);  // if it fails, the next turn says why
-  return add_watch(fd, zmq_socket, std::move(ready));
+  return add_watch(fd, zmq_socket, std::move(ready), std::move(uses));
 }
 Loop::Handle Loop::watch_memory(std::function<bool()> look, Task ready) {
   const Handle handle = next_handle_++;
@@ -96,6 +108,7 @@ bool Loop::post(Task task) {
     Lock lock(mutex_);
     if (posted_.size() >= kPostedMax) return false;
     posted_.push_back(std::move(task));
+    has_posted_.store(true, std::memory_order_relaxed);
     if (posted_.size() > 1) return true;  // the loop was woken for the first
   }
   eventfd_write(wake_.get(), 1);
@@ -127,8 +140,8 @@ Result<> Loop::run() {
 Result<bool> Loop::ask_sockets() {
   bool any = false;
   for (Watch& w : watches_) {
-    if (w.socket == nullptr) continue;
-    MC_TRY(w.input, has_input(w.socket));
+    if (w.socket == nullptr || w.looked()) continue;
+    MC_TRY_(w.look());
     any = any || w.input;
   }
   return any;
@@ -137,7 +150,7 @@ Result<bool> Loop::ask_sockets() {
 // Adds the watches that are ready. Returns: there is posted work, or stop() was called.
 //
 // A socket's descriptor tells of news since the last use of the socket, or look at it. So the loop
-// looks at each socket before a wait, and otherwise at those whose descriptor tells of some.
+// looks at each used socket before a wait, and otherwise at those whose descriptor tells of some.
 // zmq_poll looks at each of them twice, and each look is a system call.
 Result<bool> Loop::wait_for(Duration wait, Ready& ready) {
   // Rounded up: waking just before a timer is due would spin.
@@ -146,16 +159,14 @@ Result<bool> Loop::wait_for(Duration wait, Ready& ready) {
   descriptors_.push_back({wake_.get(), POLLIN, 0});
   for (const Watch& w : watches_) descriptors_.push_back({w.fd, POLLIN, 0});
   const int polled = ::poll(descriptors_.data(), descriptors_.size(), static_cast<int>(ms));
-  now_ = clock_.now();
+  now_ = polled_ = clock_.now();
   if (polled < 0 && errno != EINTR) return fail_errno("poll %zu descriptors", descriptors_.size());
   for (size_t i = 0; i < watches_.size(); ++i) {
     Watch& w = watches_[i];
-    bool input = polled > 0 && descriptors_[i + 1].revents != 0;
-    if (input && w.socket != nullptr && !w.input) {
-      MC_TRY(input, has_input(w.socket));
-    }
-    if (input || w.input) ready.emplace_back(w.handle, w.ready);
-    w.input = false;
+    const bool told = polled > 0 && descriptors_[i + 1].revents != 0;
+    if (told && w.socket != nullptr && !w.input) MC_TRY_(w.look());
+    if (w.socket == nullptr ? told : std::exchange(w.input, false))
+      ready.emplace_back(w.handle, w.ready);
   }
   return polled > 0 && descriptors_[0].revents != 0;
 }
@@ -171,7 +182,13 @@ Result<> Loop::turn(Duration wait) {
     if (input) wait = Duration(0);
   }
   const size_t of_memory = ready.size();
-  MC_TRY(const bool posted, wait_for(wait, ready));
+  bool posted = false;
+  if (hot && clock_.now() - polled_ < kPollEvery) {
+    now_ = clock_.now();
+    posted = has_posted_.load(std::memory_order_relaxed);
+  } else {
+    MC_TRY(posted, wait_for(wait, ready));
+  }
   run_timers();
   const auto run = [this](const auto& task) {
     // A task of this turn may have unwatched one that comes after it.
@@ -190,6 +207,7 @@ void Loop::run_posted() {
   {
     Lock lock(mutex_);
     work.swap(posted_);
+    has_posted_.store(false, std::memory_order_relaxed);
   }
   for (Task& task : work) task();
 }

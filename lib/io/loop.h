@@ -10,6 +10,7 @@
 #pragma once
 #include <poll.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -38,10 +39,15 @@ class Loop {
 
   // Calls `ready` whenever the descriptor can be read (level-triggered), until unwatch().
   Handle watch_fd(int fd, Task ready);
-  // The same for a ZeroMQ socket; `ready` must receive until it would block.
-  Handle watch_socket(void* zmq_socket, Task ready);
+  // The same for a ZeroMQ socket; `ready` must receive until it would block. `uses`: raised by each
+  // call on the socket, so that the loop need not look at one that was not used; null: it may be
+  // used at any time.
+  using Uses = std::shared_ptr<const uint64_t>;
+  Handle watch_socket(void* zmq_socket, Task ready, Uses uses = nullptr);
   // The same for memory that has no descriptor. The loop calls `look` before each wait; it may take
-  // a few microseconds. If `look` returns true, the loop calls `ready` instead of waiting.
+  // a few microseconds. If `look` returns true, the loop calls `ready` instead of waiting. While
+  // memory keeps it busy, it asks for the input of descriptors and sockets less often: a system
+  // call costs as much as a message.
   Handle watch_memory(std::function<bool()> look, Task ready);
   void unwatch(Handle handle);
 
@@ -68,7 +74,11 @@ class Loop {
     int fd;
     void* socket;  // null: only a descriptor
     std::shared_ptr<Task> ready;
-    bool input = false;  // of a socket, as found in this turn
+    Uses uses;
+    uint64_t looked_at = UINT64_MAX;  // its uses at the last look
+    bool input = false;               // of a socket, as found in this turn
+    bool looked() const { return uses != nullptr && *uses == looked_at; }
+    Result<> look();
   };
   struct Timer {
     Handle handle;
@@ -80,7 +90,7 @@ class Loop {
     std::shared_ptr<std::function<bool()>> look;
     std::shared_ptr<Task> ready;
   };
-  Handle add_watch(int fd, void* socket, Task ready);
+  Handle add_watch(int fd, void* socket, Task ready, Uses uses);
   using Ready = std::vector<std::pair<Handle, std::shared_ptr<Task>>>;
   Ready ready_now();
   Result<bool> ask_sockets();
@@ -96,11 +106,13 @@ class Loop {
   std::vector<MemoryWatch> memory_watches_;
   std::vector<pollfd> descriptors_;    // of one turn
   uint32_t hot_turns_ = 0;             // turns for memory
+  Time polled_{};                      // when it last asked for the input of descriptors
   std::multimap<Time, Timer> timers_;  // by due time, then insertion
   std::map<Handle, Time> due_;         // due time of each timer in timers_
   Fd wake_;                            // eventfd: posted work or stop
   Mutex mutex_;
   std::vector<Task> posted_ MC_GUARDED_BY(mutex_);
+  std::atomic<bool> has_posted_{false};  // for turns that do not ask for descriptors
   bool stopped_ MC_GUARDED_BY(mutex_) = false;
 };
 

@@ -40,11 +40,16 @@ class AdaptiveSpin {
 
 // Yields the CPU between polls so that the polled peer can run; that costs some 0.3 us when no
 // other thread wants it. If `sched_yield` returns late, another process wants the CPU: back off,
-// twice as long each time.
+// twice as long each time. Polls are short meanwhile: they last no longer than sleeping and waking
+// would take, so that they never cost others more than twice as much as a sleep.
 class YieldBackoff {
  public:
-  // Call it when a poll begins: it may become longer by 200 us at most while others have the CPU.
-  void begin() { extension_ = kExtensionMax; }
+  // Call it when a poll of `length` begins. It may become longer by 200 us at most while others
+  // have the CPU. Returns: how long it may be.
+  Duration begin(Duration length, Time now) {
+    extension_ = kExtensionMax;
+    return now < no_yield_until_ ? std::min(length, kWhileContended) : length;
+  }
   // Yields, unless it backs off. Returns: by how much the poll may last longer.
   Duration yield(const Clock& clock) {
     const Time start = clock.now();
@@ -65,6 +70,7 @@ class YieldBackoff {
 
  private:
   static constexpr Duration kExtensionMax = std::chrono::microseconds(200);
+  static constexpr Duration kWhileContended = std::chrono::microseconds(10);
   static constexpr Duration kLate = std::chrono::microseconds(500);
   static constexpr Duration kLeast = std::chrono::milliseconds(50),
                             kMost = std::chrono::seconds(10);
@@ -87,8 +93,7 @@ class BusyPoller {
     if (has_input()) return Outcome::kInput;
     Time now = clock.now();
     if (std::exchange(restart_, false)) {
-      awake_until_ = now + spin_.begin();
-      backoff_.begin();
+      awake_until_ = now + backoff_.begin(spin_.begin(), now);
     }
     const Time until = std::min(now + kTurn, awake_until_);
     for (int round = 0; round < kRoundsMax && now < until; ++round) {

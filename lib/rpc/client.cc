@@ -90,7 +90,8 @@ Result<> Client::open_link(size_t at) {
   if (link.socket) return {};
   link.to = servers_.address(at);
   MC_TRY(link.socket, Socket::connect(Socket::Kind::kDealer, link.to));
-  link.watch = loop_.watch_socket(link.socket->handle(), [this, at] { receive(at); });
+  link.watch = loop_.watch_socket(
+      link.socket->handle(), [this, at] { receive(at); }, link.socket->uses());
   try_shm(at);
   return {};
 }

@@ -57,7 +57,8 @@ Server::Server(io::Loop& loop, Socket socket, Metrics& metrics)
       if (!alive.expired()) receive();
     });
   });
-  watch_ = loop_.watch_socket(socket_.handle(), [this] { receive(); });
+  watch_ = loop_.watch_socket(
+      socket_.handle(), [this] { receive(); }, socket_.uses());
 }
 
 Server::~Server() {

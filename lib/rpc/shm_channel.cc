@@ -235,6 +235,8 @@ bool ShmChannel::arm() {
   return false;
 }
 
+void ShmChannel::disarm() { memory_->in(server_).asleep.store(0, std::memory_order_relaxed); }
+
 // A peer sends a packet of one byte for each `asleep` that it takes back, and for each `crowded`.
 // Its end is behind them.
 void ShmChannel::check_socket() {

@@ -54,6 +54,9 @@ class ShmChannel {
   // there is input or the channel is broken.
   bool arm();
   void woken();  // call it after waiting, or instead of it
+  // Takes arm() back without a system call: this side polls has_input() from now on. A byte that
+  // the peer sent before stays in fd(), for woken().
+  void disarm();
   // Blocks until there may be input, at most so long. It takes the place of arm() and woken().
   void await_input(Duration most);
 

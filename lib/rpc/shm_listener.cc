@@ -16,6 +16,8 @@ namespace {
 
 constexpr Duration kAwake = std::chrono::microseconds(60);   // the longest poll after a message
 constexpr Duration kRounds = std::chrono::microseconds(50);  // before others of the loop
+// Heard within this time before a wake-up: it will call again soon.
+constexpr Duration kWarm = std::chrono::milliseconds(1);
 constexpr Duration kAcceptRest = std::chrono::milliseconds(100);
 constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
 constexpr size_t kHandshakesMax = 32;
@@ -68,11 +70,26 @@ bool ShmListener::poll_hot() {
   if (hot_.empty()) return false;
   const auto outcome = poller_.poll(loop_.clock(), [this] { return has_input(); });
   if (outcome != BusyPoller::Outcome::kSleep) return true;
-  std::erase_if(hot_, [](Peer* peer) {
+  std::erase_if(hot_, [this](Peer* peer) {
     peer->hot = !peer->end.arm() && !peer->end.broken();
+    if (!peer->hot) warm_.push_back(peer);
     return !peer->hot;
   });
+  if (!hot_.empty()) heat_warm();  // one of them called just now
   return !hot_.empty();
+}
+
+void ShmListener::heat(Peer& peer) {
+  if (!std::exchange(peer.hot, true)) hot_.push_back(&peer);
+}
+
+void ShmListener::heat_warm() {
+  const Time since = loop_.clock().now() - kWarm;
+  for (Peer* peer : std::exchange(warm_, {})) {
+    if (peer->hot || peer->heard < since) continue;
+    peer->end.disarm();
+    heat(*peer);
+  }
 }
 
 // Goes round again while there is input, for a while: the loop's look at its descriptors costs as
@@ -95,6 +112,7 @@ bool ShmListener::take_some(Peer& peer) {
     const auto message = peer.end.receive();
     if (!message) break;
     poller_.restart();
+    peer.heard = loop_.now();
     take_(peer.id, *message);
   }
   return !peer.end.broken();
@@ -103,6 +121,7 @@ bool ShmListener::take_some(Peer& peer) {
 void ShmListener::poll() {
   std::array<epoll_event, 64> events{};
   const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  bool called = false;
   for (int i = 0; i < n; ++i) {
     const uint64_t what = events[static_cast<size_t>(i)].data.u64;
     if (what == kListener) {
@@ -111,15 +130,17 @@ void ShmListener::poll() {
       shake_hands(static_cast<int>(what & ~kHandshake));
     } else if (const auto it = peers_.find(what); it != peers_.end()) {
       Peer& peer = *it->second;
+      called = true;
       if (!take_some(peer)) {  // before woken() sees that the peer ended: its last messages count
         drop(what);
         continue;
       }
       peer.end.woken();
-      if (!std::exchange(peer.hot, true)) hot_.push_back(&peer);
+      heat(peer);
       if (!take_some(peer)) drop(what);
     }
   }
+  if (called) heat_warm();
 }
 
 void ShmListener::accept() {
@@ -172,6 +193,7 @@ void ShmListener::shake_hands(int fd) {
 void ShmListener::drop(uint64_t id) {
   const auto it = peers_.find(id);
   std::erase(hot_, it->second.get());
+  std::erase(warm_, it->second.get());
   peers_.erase(it);
 }
 

@@ -1,5 +1,6 @@
 // Accepts shared-memory connections (rpc/shm_channel.h) for a server. It polls recently used ones
-// before it lets the loop wait.
+// before it lets the loop wait. One caller that wakes the loop spares the other recent ones the
+// system calls of waking it too.
 //
 // Thread: the loop's.
 #pragma once
@@ -38,12 +39,15 @@ class ShmListener {
     uint64_t id;
     ShmChannel end;
     bool hot = false;
+    Time heard{};
   };
   ShmListener(io::Loop& loop, std::string address, Take take);
   bool poll_hot();  // before the loop waits
   bool has_input() const;
   void take_hot();  // receives from all of hot_
-  void poll();      // new connections, handshakes and wake-ups
+  void heat(Peer& peer);
+  void heat_warm();
+  void poll();  // new connections, handshakes and wake-ups
   void accept();
   void rest_if_full(int error);
   void shake_hands(int fd);
@@ -58,7 +62,8 @@ class ShmListener {
   io::Loop::Handle poll_watch_ = 0, hot_watch_ = 0, rest_ = 0;
   std::list<ShmHandshake> handshakes_;  // the oldest first
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
-  std::vector<Peer*> hot_;  // polled, not waited for
+  std::vector<Peer*> hot_;   // polled, not waited for
+  std::vector<Peer*> warm_;  // hot until the last wait
   uint64_t next_peer_ = 1;
   BusyPoller poller_;
 };

@@ -165,10 +165,12 @@ Result<Socket> Socket::connect(Kind kind, const std::string& text) {
 Socket::Socket(Socket&& other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)),
       address_(std::move(other.address_)),
+      uses_(std::move(other.uses_)),
       guard_(std::move(other.guard_)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(handle_, other.handle_);
   std::swap(address_, other.address_);
+  std::swap(uses_, other.uses_);
   std::swap(guard_, other.guard_);
   return *this;
 }
@@ -178,6 +180,7 @@ Socket::~Socket() {
 }
 
 Result<> Socket::send(const std::vector<std::string_view>& frames) {
+  ++*uses_;
   for (size_t i = 0; i < frames.size(); ++i) {
     const int more = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
     if (zmq_send(handle_, frames[i].data(), frames[i].size(), ZMQ_DONTWAIT | more) < 0) {
@@ -190,6 +193,7 @@ Result<> Socket::send(const std::vector<std::string_view>& frames) {
 }
 
 std::vector<std::string> Socket::receive() {
+  ++*uses_;
   std::vector<std::string> frames;
   int more = 1, from = -1;  // a connection's descriptor
   size_t bytes = 0;
@@ -214,6 +218,7 @@ std::vector<std::string> Socket::receive() {
 }
 
 bool Socket::wait_readable(int ms) {
+  ++*uses_;
   zmq_pollitem_t item{handle_, 0, ZMQ_POLLIN, 0};
   return zmq_poll(&item, 1, ms) > 0;
 }

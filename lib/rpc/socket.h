@@ -3,6 +3,7 @@
 //
 // Thread: a Socket belongs to one thread at a time; use_cluster_key before the first socket.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -38,7 +39,8 @@ class Socket {
   Socket& operator=(Socket&&) noexcept;
   ~Socket();
 
-  void* handle() const { return handle_; }                 // for io::Loop::watch_socket
+  void* handle() const { return handle_; }  // for io::Loop::watch_socket
+  std::shared_ptr<const uint64_t> uses() const { return uses_; }
   const std::string& address() const { return address_; }  // "host:port", the port resolved
 
   // Never blocks: kBusy when the peer's queue is full or there is no such peer.
@@ -55,6 +57,7 @@ class Socket {
   Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}
   void* handle_ = nullptr;
   std::string address_;
+  std::shared_ptr<uint64_t> uses_ = std::make_shared<uint64_t>(0);
   std::unique_ptr<ConnectionGuard> guard_;  // of a listening socket
 };
 

@@ -96,8 +96,7 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
     return std::nullopt;
   };
   const auto times = static_cast<int>(1 + std::min(bytes / kBytesPerPoll, kLongerMax));
-  Time now = clock_.now(), spun = now + spin_.begin() * times;
-  backoff_.begin();
+  Time now = clock_.now(), spun = now + backoff_.begin(spin_.begin() * times, now);
   for (; now < spun && !shm_->broken(); now = clock_.now()) {
     for (int i = 0; i < 16 && !shm_->has_input(); ++i) pause_cpu();
     if (auto answer = next()) {

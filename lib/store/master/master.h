@@ -410,9 +410,9 @@ class Master {
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
   std::vector<std::pair<List, Done<Listed>>> listing_;  // listings that wait for the order by key
-  bool room_changed_ = false, filled_ = false;  // since parked puts were tried; since the eviction
-  uint64_t ahead_ = 0;                          // bytes of background eviction to do
-  Id newest_ = kNoId;                           // published last: background eviction spares it
+  bool room_changed_ = false;                           // since parked puts were tried
+  uint64_t ahead_ = 0, filled_ = 0;  // bytes of background eviction to do; objects placed since
+  Id newest_ = kNoId;                // published last: background eviction spares it
   Tasks tasks_;
   std::map<NodeId, DrainJob> drains_;
   std::deque<Leaving> leaving_;

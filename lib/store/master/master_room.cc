@@ -7,8 +7,9 @@
 namespace mc::store {
 namespace {
 constexpr size_t kSkipMax = 1024;  // objects that one eviction may skip
-// Victims of one step of background eviction: 0.1 ms, in which calls wait.
-constexpr size_t kSliceMax = 64;
+// Victims of one step of background eviction, in which calls wait: the fewest, unless a message
+// placed more objects before it, and the most.
+constexpr uint64_t kSlice = 16, kSliceMax = 64;
 }  // namespace
 
 // Whether a victim and all of its group may be evicted.
@@ -153,13 +154,15 @@ void Master::work_ahead(Time now) {
   const uint64_t used = members_.used() - std::min(members_.used(), evicting_.bytes);
   const uint64_t capacity = members_.capacity();
   const double high = options_.high_watermark, ratio = options_.eviction_ratio;
-  if (std::exchange(filled_, false))  // not if nodes that left or mount filled the pool
+  const uint64_t placed = std::exchange(filled_, 0);
+  if (placed > 0)  // not if nodes that left or mount filled the pool
     ahead_ = std::max(ahead_, bytes_to_evict(used, capacity, high, ratio));
   if (ahead_ == 0) return;
   ahead_ = std::min(ahead_, bytes_to_evict(used, capacity, high - ratio, 0));  // others went, too
   if (ahead_ == 0) return;
-  const uint64_t left = evict(
-      {ahead_, "evicted: the pool is above its watermark", true, kSliceMax, false, false}, now);
+  const uint64_t most = std::clamp(placed, kSlice, kSliceMax);
+  const uint64_t left =
+      evict({ahead_, "evicted: the pool is above its watermark", true, most, false, false}, now);
   ahead_ = left < ahead_ ? left : 0;
 }
 

@@ -91,8 +91,9 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
   service->events_->count_ended(metrics);
-  service->events_watch_ =
-      loop.watch_socket(service->events_->handle(), [s = service.get()] { s->subscribers(); });
+  service->events_watch_ = loop.watch_socket(
+      service->events_->handle(), [s = service.get()] { s->subscribers(); },
+      service->events_->uses());
   MC_TRY(service->http_, http::Server::open(loop, options.http, {},
                                             [s = service.get()](const http::Exchange& exchange) {
                                               s->page(exchange);

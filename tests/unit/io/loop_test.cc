@@ -85,7 +85,46 @@ TEST_SUITE("io/loop") {
       for (int turns = 0; taken == i && turns < 8; ++turns) REQUIRE(loop.turn(60s).has_value());
       CHECK(taken == i + 1);
     }
-    CHECK(events == memory);
+    CHECK(events > 0);
+    CHECK(memory >= 8 * events);  // a look at descriptors costs a system call
+    clock.advance(1ms);
+    for (const int before = events; events == before;) {
+      REQUIRE(loop.turn(60s).has_value());
+      CHECK(events == before + 1);  // at once when the last look is some time ago
+    }
+    int posted = 0;
+    REQUIRE(loop.post([&] { ++posted; }));
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(posted == 1);
+  }
+
+  TEST_CASE("a socket whose uses are counted is found in each state, also one used by others") {
+    const SteadyClock clock;
+    io::Loop loop(clock);
+    Ends ends;
+    const auto uses = std::make_shared<uint64_t>(0);
+    int taken = 0;
+    const auto take = [&] {
+      ++*uses;
+      taken += ends.take();
+    };
+    Ends::send(ends.theirs);  // before it is watched
+    loop.watch_socket(ends.ours, take, uses);
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(taken == 1);
+    REQUIRE(loop.turn(0s).has_value());
+    Ends::send(ends.theirs);  // after a look that found nothing
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(taken == 2);
+    for (int i = 0; i < 3; ++i) {  // a use takes in the news of its descriptor
+      Ends::send(ends.theirs);
+      Ends::send(ends.ours);
+      ++*uses;
+      REQUIRE(loop.turn(60s).has_value());
+      CHECK(taken == 3 + i);
+    }
+    REQUIRE(loop.turn(0s).has_value());
+    CHECK(taken == 5);
   }
 
   TEST_CASE("timers run in order of their time, then of their making") {

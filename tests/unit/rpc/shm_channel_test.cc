@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -14,9 +16,9 @@
 #include "base/random.h"
 #include "io/free_port.h"
 #include "io/local_socket.h"
-#include "rpc/busy_poll.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
+#include "rpc/shm_listener.h"
 
 using namespace mc;
 using namespace std::chrono_literals;
@@ -334,48 +336,52 @@ TEST_SUITE("shm_channel") {
     CHECK(service.last() == "last");
   }
 
-  TEST_CASE("a poll that found nothing halves the next one, and now and then a full one is tried") {
-    rpc::AdaptiveSpin spin(40us);
-    CHECK(spin.begin() == 40us);
-    spin.missed();
-    CHECK(spin.begin() == 20us);
-    for (int i = 0; i < 5; ++i) spin.missed();
-    int full = 0;
-    for (int i = 0; i < 320; ++i) {
-      const Duration d = spin.begin();
-      full += d == 40us;
-      CHECK((d == 40us || d == 0us));
-      spin.missed();
-    }
-    CHECK(full == 10);
-    spin.hit();
-    CHECK(spin.begin() == 40us);
-  }
-
-  TEST_CASE("a poll that yields lasts longer, and one that gets the CPU back late backs off") {
-    // The first reading is before the yield, the second after.
-    struct Away final : Clock {
-      explicit Away(Duration d) : away(d) {}
-      Time now() const override { return reads++ == 0 ? start : start + away; }
-      Duration away;
-      Time start{1000s};
-      mutable int reads = 0;
+  TEST_CASE("a caller that wakes a server spares the other recent callers the system call") {
+    ManualClock clock;
+    Metrics metrics;
+    io::Loop loop(clock);
+    const auto address = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics))->address();
+    int heard = 0;
+    auto listener = std::move(*rpc::ShmListener::open(
+        loop, address, [&](uint64_t, const rpc::ShmChannel::Message&) { ++heard; }));
+    const auto turns = [&](int n) {
+      for (int i = 0; i < n; ++i) REQUIRE(loop.turn(0ns).has_value());
     };
-    rpc::YieldBackoff backoff;
-    backoff.begin();
-    CHECK(backoff.yield(Away(150us)) == 150us);
-    CHECK(backoff.yield(Away(150us)) == 50us);  // at most 200 us for one poll
-    CHECK(backoff.yield(Away(150us)) == 0us);
-    backoff.begin();
-    CHECK(backoff.yield(Away(3ms)) == 200us);  // others compute here
-    backoff.begin();
-    Away soon(100us);
-    soon.start += 20ms;
-    CHECK(backoff.yield(soon) == 0us);
-    CHECK(soon.reads == 1);  // it did not yield
-    Away later(100us);
-    later.start += 60ms;
-    CHECK(backoff.yield(later) == 100us);
+    const auto connect = [&] {
+      auto handshake = std::move(*rpc::ShmHandshake::to(address));
+      std::optional<rpc::ShmChannel> end;
+      for (int i = 0; i < 100 && !end; ++i) {
+        turns(10);
+        auto step = handshake.step();
+        REQUIRE(step.has_value());
+        if (*step) end = std::move(**step);
+      }
+      REQUIRE(end.has_value());
+      return std::move(*end);
+    };
+    const auto unread = [](const rpc::ShmChannel& end) {  // bytes that are to wake the server
+      int bytes = 0;
+      REQUIRE(::ioctl(end.fd(), SIOCOUTQ, &bytes) == 0);
+      return bytes;
+    };
+    auto one = connect(), two = connect(), old = connect();
+    for (auto* end : {&old, &one, &two}) {
+      REQUIRE(end->send("e", "b"));
+      turns(10);
+      clock.advance(end == &old ? Duration(10ms) : Duration(100us));
+      turns(10);  // its time to poll is over: it sleeps
+    }
+    REQUIRE(heard == 3);
+    REQUIRE(one.send("e", "b"));
+    CHECK(unread(one) > 0);
+    turns(10);
+    REQUIRE(heard == 4);
+    REQUIRE(two.send("e", "b"));
+    CHECK(unread(two) == 0);
+    REQUIRE(old.send("e", "b"));  // it is not polled: its last call is long ago
+    CHECK(unread(old) > 0);
+    turns(10);
+    CHECK(heard == 6);
   }
 
   TEST_CASE("a client calls a server without shared memory over ZeroMQ") {

@@ -88,15 +88,17 @@ TEST_CASE("background eviction runs in small steps, between which calls are answ
     c.pump();
   }
   CHECK(c.master->members().used() > kPages * kPage * 9 / 10);
+  CHECK(most <= 64);
   CHECK(c.master->deadline() <= c.now);  // it goes on at once
-  for (int i = 0; i < 100 && c.master->deadline() <= c.now; ++i) {
+  most = 0;
+  for (int i = 0; i < 400 && c.master->deadline() <= c.now; ++i) {
     c.master->tick(c.now);
     look();
   }
   CHECK(c.master->deadline() > c.now);
   CHECK(c.master->members().used() <= kPages * kPage * 9 / 10);
   CHECK(c.master->members().used() > kPages * kPage * 89 / 100);
-  CHECK(most <= 64);
+  CHECK(most <= 16);  // a put of less waits no longer than for its own like
 }
 
 TEST_CASE("at three times its size in puts, memory alone fails none of eight writers") {

@@ -306,7 +306,11 @@ Result<> Server::read(Connection& c, const Header& header, const Descriptor& d) 
   }
   judge();
   c.answers.add(trailer);
-  const bool more = (header.flags & kMore) != 0 && stream.ahead() >= sizeof(Frame);
+  bool more = stream.ahead() >= sizeof(Frame);
+  if (more && (header.flags & kMore) == 0) {  // nothing but a trailer, and that of a read behind it
+    Header next;
+    more = guard != nullptr && stream.peek(&next, sizeof next) && next.kind == Kind::kRead;
+  }
   return more && c.answers.room_for(kRowsTogether) ? Result<>{} : send_answers(c);
 }
 

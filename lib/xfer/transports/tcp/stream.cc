@@ -125,8 +125,8 @@ bool Stream::fill_eagerly() {
   if (!turn) return false;
   thread_local rpc::AdaptiveSpin spin(kEager);
   thread_local rpc::YieldBackoff backoff;
-  Time until = clock_->now() + spin.begin();
-  backoff.begin();
+  const Time start = clock_->now();
+  Time until = start + backoff.begin(spin.begin(), start);
   do {
     const ssize_t n = read_ahead(MSG_DONTWAIT);
     if (n > 0) {
