@@ -253,6 +253,102 @@ TEST_SUITE("xfer/hostile") {
     }
   }
 
+  TEST_CASE("of the writes of one frame each is answered, and a refused one moves nothing") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient raw(pair.owner->describe());
+    const uint64_t first = pair.remote.offset(), none = first + kGiB;
+    std::vector<Descriptor> all;
+    std::vector<std::byte> payload;
+    for (const uint64_t at : {first, none, first + 64}) {
+      all.push_back(raw.descriptor(at, 8));
+      payload.insert(payload.end(), 8, static_cast<std::byte>(all.size()));
+    }
+    const auto bytes = static_cast<uint32_t>(all.size() * sizeof all[0]);
+    for (const uint32_t flags : {0u, kMore}) {  // alone, and followed by a single write
+      std::memset(pair.remote.data(), 0, 128);
+      raw.send(make_header(Kind::kWriteMany, 5, all.data(), bytes, 0, flags), all.data(), bytes);
+      CHECK(raw.payload(payload));
+      if (flags != 0) raw.ask(Kind::kWrite, raw.descriptor(first + 96, 8));
+      if (flags != 0) CHECK(raw.payload(std::vector<std::byte>(8, std::byte{9})));
+      for (uint64_t i = 0; i < all.size(); ++i) {
+        const auto raw_header = raw.take(sizeof(Header));
+        Header h;
+        std::memcpy(&h, raw_header.data(), sizeof h);
+        CHECK(check_header(h).has_value());
+        CHECK(h.id == 5 + i);
+        CHECK(h.code == (i == 1 ? code(Code::kInvalid) : 0));
+        raw.take(h.body_bytes);
+      }
+      if (flags != 0) CHECK(raw.reply() == 0);
+      CHECK(pair.remote.data()[0] == std::byte{1});
+      CHECK(pair.remote.data()[8] == std::byte{0});
+      CHECK(pair.remote.data()[64] == std::byte{3});
+      CHECK(pair.remote.data()[96] == static_cast<std::byte>(flags != 0 ? 9 : 0));
+    }
+  }
+
+  TEST_CASE("the reads of one frame are answered together, or each by itself if one is refused") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient raw(pair.owner->describe());
+    const uint64_t first = pair.remote.offset();
+    std::memset(pair.remote.data(), 1, 8);
+    std::memset(pair.remote.data() + 64, 2, 8);
+    const auto header = [&] {
+      const auto bytes = raw.take(sizeof(Header));
+      Header h;
+      std::memcpy(&h, bytes.data(), sizeof h);
+      CHECK(check_header(h).has_value());
+      return h;
+    };
+    for (const uint64_t second : {first + 64, first + kGiB}) {
+      const std::vector<Descriptor> all{raw.descriptor(first, 8), raw.descriptor(second, 8)};
+      const auto bytes = static_cast<uint32_t>(all.size() * sizeof all[0]);
+      raw.send(make_header(Kind::kReadMany, 5, all.data(), bytes), all.data(), bytes);
+      const bool good = second == first + 64;
+      Header h = header();
+      CHECK(h.id == 5);
+      CHECK(h.flags == (good ? 2 : 0));
+      CHECK(raw.take(8) == std::vector<std::byte>(8, std::byte{1}));
+      if (good) CHECK(raw.take(8) == std::vector<std::byte>(8, std::byte{2}));
+      CHECK(raw.take(sizeof(Trailer)) == std::vector<std::byte>(sizeof(Trailer)));
+      if (good) continue;
+      h = header();
+      CHECK(h.id == 6);
+      CHECK(h.code == code(Code::kInvalid));
+      raw.take(h.body_bytes);
+    }
+  }
+
+  TEST_CASE("a frame of several that lies about itself ends the connection") {
+    Pair pair("tcp", 64 * kKiB);
+    const SegmentDescriptor segment = pair.owner->describe();
+    const auto ended_by = [&](size_t n, auto&& lie) {
+      bool ended = true;
+      for (const Kind kind : {Kind::kWriteMany, Kind::kReadMany}) {
+        RawClient raw(segment);
+        std::vector<Descriptor> all(n, raw.descriptor(pair.remote.offset(), 8));
+        auto bytes = static_cast<uint32_t>(n * sizeof(Descriptor));
+        lie(all, bytes);
+        const Header h = make_header(kind, 1, all.data(), bytes);
+        raw.send(h, all.data(), bytes);
+        ended = raw.closed() && ended;
+      }
+      return ended;
+    };
+    const auto nothing = [](auto&, uint32_t&) {};
+    CHECK(ended_by(kManyMax + 1, nothing));
+    CHECK(ended_by(0, nothing));
+    CHECK(ended_by(2, [](auto&, uint32_t& bytes) { bytes -= 1; }));
+    CHECK(ended_by(2, [](auto& all, uint32_t&) { all[1].rows = 2; }));
+    CHECK(ended_by(2, [](auto& all, uint32_t&) { all[1].bytes = 0; }));
+    CHECK(ended_by(2, [](auto& all, uint32_t&) { all[1].bytes = UINT64_MAX; }));
+    CHECK(ended_by(2, [](auto& all, uint32_t&) { all[1].offset = UINT64_MAX - 3; }));
+    CHECK(ended_by(2, [](auto& all, uint32_t&) { all[0].guard_offset = all[0].offset; }));
+    CHECK(ended_by(2, [](auto& all, uint32_t&) { all[0].bytes = all[1].bytes = kManyBytesMax; }));
+    std::vector<std::byte> local(1024);
+    CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 1s).has_value());
+  }
+
   TEST_CASE("what follows a write of several is checked as any frame is") {
     Pair pair("tcp", 64 * kKiB);
     const SegmentDescriptor segment = pair.owner->describe();

@@ -194,6 +194,8 @@ void print_numbers() {
   print_number("frame raise", Frame::kRaise);
   print_number("frame reply", Frame::kReply);
   print_number("frame retire", Frame::kRetire);
+  print_number("frame write many", Frame::kWriteMany);
+  print_number("frame read many", Frame::kReadMany);
 }
 
 void print_codes() {

@@ -112,7 +112,7 @@ void repair(Record& r, const Owner& owner) {
   if ((r.fix & kFixMagic) != 0) {
     r.header.magic = kMagic;
     r.header.version = kVersion;
-    r.header.kind = static_cast<Kind>(1 + static_cast<uint8_t>(r.header.kind) % 6);
+    r.header.kind = static_cast<Kind>(1 + static_cast<uint8_t>(r.header.kind) % 8);
     r.header.body_bytes = r.header.kind == Kind::kRetire ? kNonceBytes : sizeof r.body;
   }
   if ((r.fix & kFixSums) != 0)

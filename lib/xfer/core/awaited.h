@@ -1,5 +1,5 @@
-// Collects the slices of a submit whose caller waits for them, so that their transport gets those
-// of one peer together.
+// Collects the slices of a submit, so that their transport gets those of one peer together. If the
+// caller waits for them, it gets all of them at once, and may move them on the caller's thread.
 //
 // Thread: one call.
 #pragma once
@@ -15,6 +15,8 @@ class AwaitedSlices {
  public:
   // The calling thread may take so long to move them.
   static constexpr Duration kTime = std::chrono::milliseconds(5);
+  static constexpr size_t kTogether = 32;  // where it moves none: at a time
+  // `until`: when the calling thread stops to move them. Time{}: it moves none.
   explicit AwaitedSlices(Time until) : until_(until) {}
 
   void add(Transport& to, SlicePtr slice) {
@@ -23,6 +25,7 @@ class AwaitedSlices {
       submit();
     to_ = &to;
     slices_.push_back(std::move(slice));
+    if (until_ == Time{} && slices_.size() == kTogether) submit();
   }
   // Submits what is left.
   void submit() {

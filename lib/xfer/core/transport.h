@@ -110,7 +110,7 @@ class Transport {
   virtual void submit(SlicePtr slice) = 0;
   // Submits slices of one peer, all reads or all writes, whose caller waits for them next. The
   // transport may move short ones on this thread, until `until` at most, so that none of its own
-  // wakes up for them. What has not ended by then goes on as if submitted.
+  // wakes up for them. What has not ended by then goes on as if submitted. Time{}: nobody waits.
   virtual void submit_awaited(std::span<SlicePtr> slices, Time until) {
     (void)until;
     for (SlicePtr& slice : slices) submit(std::move(slice));

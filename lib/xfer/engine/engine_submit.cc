@@ -163,7 +163,7 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
     Request r = work[i].merged.request;
     r.deadline = std::min(r.deadline, how.deadline);
     launch(TaskPtr(batch, &first[i]), r, work[i].peer, batch_bytes, more,
-           moves ? &awaited : nullptr);
+           moves || work.size() > 1 ? &awaited : nullptr);
   }
   awaited.submit();
   flush();

@@ -39,6 +39,7 @@ struct Attempt::Part {
 struct RailQueue::Outbox {
   std::vector<std::pair<SlicePtr, Result<>>> finished;
   std::vector<std::pair<Recall, AttemptPtr>> recalls;
+  void send(Sink& sink);  // without the mutex
 };
 
 // With work waiting, how soon to look at the clock again.

@@ -34,6 +34,19 @@ bool split(Piece& rest, uint64_t bytes, Piece& first) {
   return true;
 }
 
+std::shared_ptr<Attempt::Part> whole(SlicePtr slice, Time now) {
+  auto part = std::make_shared<Attempt::Part>();
+  part->whole = std::make_shared<Attempt::Part::Whole>();
+  part->local = slice->local;
+  part->piece = slice->piece;
+  part->piece.local = 0;
+  part->queued_since = now;
+  part->memory.here = slice->memory;
+  if (slice->peer != nullptr) part->memory.there = slice->peer->memory_at(slice->piece.remote);
+  part->whole->slice = std::move(slice);
+  return part;
+}
+
 }  // namespace
 
 RailQueue::RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer)
@@ -60,33 +73,9 @@ RailIndex RailQueue::add_rail(RailInfo info, Recall cancel_attempt) {
   return scheduler_.add(std::move(info));
 }
 
-void RailQueue::send(Outbox& out) {
-  for (auto& [cancel_attempt, attempt] : out.recalls) cancel_attempt(attempt);
-  for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
-}
-
-RailQueue::PartPtr RailQueue::whole(SlicePtr slice, Time now) {
-  auto part = std::make_shared<Attempt::Part>();
-  part->whole = std::make_shared<Attempt::Part::Whole>();
-  part->local = slice->local;
-  part->piece = slice->piece;
-  part->piece.local = 0;
-  part->queued_since = now;
-  part->memory.here = slice->memory;
-  if (slice->peer != nullptr) part->memory.there = slice->peer->memory_at(slice->piece.remote);
-  part->whole->slice = std::move(slice);
-  return part;
-}
-
-// Null, and the slice stays with the caller, once the queue is closed.
-RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
-  if (closed_) return nullptr;
-  const Priority priority = slice->priority;
-  const PartPtr part = whole(std::move(slice), now);
-  part->queued = true;
-  bind(*part);
-  queue_.push(part, priority, part->bytes(), now);
-  return part;
+void RailQueue::Outbox::send(Sink& sink) {
+  for (auto& [cancel_attempt, attempt] : recalls) cancel_attempt(attempt);
+  for (auto& [slice, outcome] : finished) sink.finished(std::move(slice), std::move(outcome));
 }
 
 bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority,
@@ -119,18 +108,27 @@ AttemptPtr RailQueue::adopt(SlicePtr slice, RailIndex rail) {
   return start(rail, whole(std::move(slice), now), now);
 }
 
-void RailQueue::push(SlicePtr slice) {
-  size_t rails = 0;
+void RailQueue::push(std::span<SlicePtr> slices) {
+  const Time now = clock_.now();
+  std::vector<PartPtr> parts;
+  parts.reserve(slices.size());
+  for (SlicePtr& slice : slices) parts.push_back(whole(std::move(slice), now));
+  bool closed = false, sole = false;
   {
     Lock lock(mutex_);
-    rails = scheduler_.rails();
-    enter(slice, clock_.now());
+    closed = closed_;
+    sole = scheduler_.rails() == 1;
+    for (size_t i = 0; i < parts.size() && !closed; ++i) {
+      parts[i]->queued = true;
+      bind(*parts[i]);
+      queue_.push(parts[i], parts[i]->slice().priority, parts[i]->bytes(), now);
+    }
   }
-  if (slice != nullptr) {
+  if (closed) {
     auto open = still_open(*peer_);
     if (open) open = fail(Code::kUnavailable, "shutting down");
-    sink_.finished(std::move(slice), std::move(open));
-  } else if (rails == 1 &&
+    for (const PartPtr& part : parts) sink_.finished(std::move(part->whole->slice), open);
+  } else if (sole && parts.size() == 1 &&
              config_.nic_inflight == nullptr) {  // else one that may not take it wakes
     changed_->notify_one();
   } else {
@@ -149,7 +147,11 @@ AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
         (high ? queue_.size(Priority::kHigh) == 0 : queue_.empty())) {
       const Time now = clock_.now();
       const ClassMask own = mask_of(slice->priority);
-      enter(slice, now);
+      const Priority priority = slice->priority;
+      const PartPtr part = whole(std::move(slice), now);
+      part->queued = true;
+      bind(*part);
+      queue_.push(part, priority, part->bytes(), now);
       attempt = try_pull(rail, {.only = own}, now, out);
       if (attempt != nullptr) attempt->part->whole->slice->carried = true;
     }
@@ -158,7 +160,7 @@ AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
     push(std::move(slice));
   else if (attempt == nullptr)
     changed_->notify_all();
-  send(out);
+  out.send(sink_);
   return attempt;
 }
 
@@ -304,7 +306,7 @@ AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until)
         changed_->wait_for(mutex_, step);
       }
     }
-    send(out);
+    out.send(sink_);
     if (ended) return attempt;
   }
 }
@@ -330,7 +332,7 @@ std::vector<AttemptPtr> RailQueue::pull_some(RailIndex rail, Limits limits, size
       taken.push_back(std::move(a));
     }
   }
-  send(out);
+  out.send(sink_);
   return taken;
 }
 
@@ -379,64 +381,74 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
 }
 
 void RailQueue::complete(const AttemptPtr& attempt, Result<> outcome) {
+  Ended one{attempt, std::move(outcome)};
+  complete({&one, 1});
+}
+
+void RailQueue::complete(std::span<Ended> all) {
   const Time now = clock_.now();
-  if (config_.nic_inflight != nullptr) {
-    const uint64_t bytes = attempt->part->bytes();
-    config_.nic_inflight->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0,
-                               now);
-  }
+  if (config_.nic_inflight != nullptr)
+    for (const auto& [attempt, outcome] : all) {
+      const uint64_t bytes = attempt->part->bytes();
+      config_.nic_inflight->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0,
+                                 now);
+    }
   Outbox out;
   bool wake = false;
   {
     Lock lock(mutex_);
-    const PartPtr part = std::move(attempt->part);
-    std::erase(part->out, attempt);
-    if (const auto it = std::find(in_flight_.begin(), in_flight_.end(), attempt);
-        it != in_flight_.end()) {
-      *it = std::move(in_flight_.back());
-      in_flight_.pop_back();
-    }
-    if (attempt->unfenced) {
-      scheduler_.failed(attempt->rail, attempt->id, now);
-      part->unfenced = true;
-      part->final = std::move(outcome);
-      for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
-    } else if (outcome) {
-      // What came although nobody waited for it any more is no measure of the rail.
-      if (attempt->recalled.load())
-        scheduler_.recalled(attempt->rail, attempt->id, now);
-      else
-        scheduler_.done(attempt->rail, attempt->id, now);
-      times_.heard = now;
-      part->won = true;
-      // With one attempt, no other attempt can have written over the bytes since.
-      if (part->begun == 1) part->whole->slice->digest = attempt->digest;
-      for (const AttemptPtr& loser : part->out) cancel_attempt(loser, out);
-    } else if (attempt->recalled.load()) {
-      scheduler_.recalled(attempt->rail, attempt->id, now);
-      if ((part->avoid & bit(attempt->rail)) != 0) {  // it was given up as lost
-        ++part->tries;
-        part->late = true;
-        if (config_.resends_lost) part->reached = attempt->reached;
-      }
-    } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
-      scheduler_.recalled(attempt->rail, attempt->id, now);
-      times_.heard = now;
-      part->final = std::move(outcome);
-      for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
-    } else {
-      scheduler_.failed(attempt->rail, attempt->id, now);
-      part->avoid |= bit(attempt->rail);
-      part->reached = attempt->reached;
-      part->late = false;
-      ++part->tries;
-      part->last = std::move(outcome.error());
-    }
-    if (part->out.empty()) settle(part, now, out);
+    for (Ended& e : all) ended(e.attempt, std::move(e.outcome), now, out);
     wake = waiting() || closed_;
   }
   if (wake) changed_->notify_all();
-  send(out);
+  out.send(sink_);
+}
+
+void RailQueue::ended(const AttemptPtr& attempt, Result<> outcome, Time now, Outbox& out) {
+  const PartPtr part = std::move(attempt->part);
+  std::erase(part->out, attempt);
+  if (const auto it = std::find(in_flight_.begin(), in_flight_.end(), attempt);
+      it != in_flight_.end()) {
+    *it = std::move(in_flight_.back());
+    in_flight_.pop_back();
+  }
+  if (attempt->unfenced) {
+    scheduler_.failed(attempt->rail, attempt->id, now);
+    part->unfenced = true;
+    part->final = std::move(outcome);
+    for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
+  } else if (outcome) {
+    // What came although nobody waited for it any more is no measure of the rail.
+    if (attempt->recalled.load())
+      scheduler_.recalled(attempt->rail, attempt->id, now);
+    else
+      scheduler_.done(attempt->rail, attempt->id, now);
+    times_.heard = now;
+    part->won = true;
+    // With one attempt, no other attempt can have written over the bytes since.
+    if (part->begun == 1) part->whole->slice->digest = attempt->digest;
+    for (const AttemptPtr& loser : part->out) cancel_attempt(loser, out);
+  } else if (attempt->recalled.load()) {
+    scheduler_.recalled(attempt->rail, attempt->id, now);
+    if ((part->avoid & bit(attempt->rail)) != 0) {  // it was given up as lost
+      ++part->tries;
+      part->late = true;
+      if (config_.resends_lost) part->reached = attempt->reached;
+    }
+  } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
+    scheduler_.recalled(attempt->rail, attempt->id, now);
+    times_.heard = now;
+    part->final = std::move(outcome);
+    for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
+  } else {
+    scheduler_.failed(attempt->rail, attempt->id, now);
+    part->avoid |= bit(attempt->rail);
+    part->reached = attempt->reached;
+    part->late = false;
+    ++part->tries;
+    part->last = std::move(outcome.error());
+  }
+  if (part->out.empty()) settle(part, now, out);
 }
 
 void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {

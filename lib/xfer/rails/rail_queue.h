@@ -15,6 +15,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -41,6 +42,7 @@ struct Attempt {
   // tried again, and no other attempt of it counts.
   bool unfenced = false;
   std::optional<uint64_t> digest;  // set by the connection, where the slice wants it
+  void* carrier = nullptr;         // the connection's, which guards it
   struct Part;
   std::shared_ptr<Part> part;  // the queue's
 };
@@ -68,7 +70,8 @@ class RailQueue {
   // `cancel_attempt` is called when an attempt of this rail should stop. It wakes the connection,
   // which reads attempt->recalled. All rails are added before the first push.
   RailIndex add_rail(RailInfo info, Recall cancel_attempt);
-  void push(SlicePtr slice);
+  void push(SlicePtr slice) { push({&slice, 1}); }
+  void push(std::span<SlicePtr> slices);
   // The same by a caller that has a free connection of `rail` and will carry the slice itself if
   // that rail takes it now: then no thread is woken. Null: it is queued.
   AttemptPtr push_or_carry(SlicePtr slice, RailIndex rail);
@@ -98,6 +101,11 @@ class RailQueue {
   // The attempt moved all its bytes (ok), failed, or was recalled. Requires: no byte of it can move
   // any more, on either side.
   void complete(const AttemptPtr& attempt, Result<> outcome);
+  struct Ended {
+    AttemptPtr attempt;
+    Result<> outcome;
+  };
+  void complete(std::span<Ended> all);  // the same for several, in turn
   void pinged(RailIndex rail, Result<Duration> round_trip);
   void connected(RailIndex rail, Duration round_trip);  // measured while connecting
   void down(RailIndex rail);                            // known dead: a port down, a device gone
@@ -118,8 +126,6 @@ class RailQueue {
  private:
   using PartPtr = std::shared_ptr<Attempt::Part>;
   struct Outbox;  // calls to make once the mutex is free
-  static PartPtr whole(SlicePtr slice, Time now);
-  PartPtr enter(SlicePtr& slice, Time now) MC_REQUIRES(mutex_);
   bool waiting() const MC_REQUIRES(mutex_) { return !queue_.empty() || !hedges_.empty(); }
   Result<> cancelled_or_expired(const Attempt::Part& part, Time now) const;
   AttemptPtr start(RailIndex rail, PartPtr part, Time now) MC_REQUIRES(mutex_);
@@ -129,6 +135,8 @@ class RailQueue {
   void bind(Attempt::Part& part) MC_REQUIRES(mutex_);
   AttemptPtr try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) MC_REQUIRES(mutex_);
   PartPtr take_head(uint64_t max_slice_bytes, ClassMask may, Time now) MC_REQUIRES(mutex_);
+  void ended(const AttemptPtr& attempt, Result<> outcome, Time now, Outbox& out)
+      MC_REQUIRES(mutex_);
   void settle(const PartPtr& part, Time now, Outbox& out) MC_REQUIRES(mutex_);
   void end(const PartPtr& part, const Result<>& outcome, Outbox& out) MC_REQUIRES(mutex_);
   void cancel_attempt(const AttemptPtr& attempt, Outbox& out) MC_REQUIRES(mutex_);
@@ -138,7 +146,6 @@ class RailQueue {
   ClassMask room(RailIndex rail, Limits limits, Time now) MC_REQUIRES(mutex_);
   uint64_t max_slice_bytes(RailIndex rail, Priority p, Time now) MC_REQUIRES(mutex_);
   bool any_usable(Time now, uint64_t avoid) MC_REQUIRES(mutex_);
-  void send(Outbox& out);
 
   Sink& sink_;
   const Clock& clock_;

@@ -102,7 +102,7 @@ std::vector<RailIndex> RailQueue::tick() {
     wake = waiting() || closed_;
   }
   if (wake) changed_->notify_all();
-  send(out);
+  out.send(sink_);
   return ping;
 }
 
@@ -130,7 +130,7 @@ void RailQueue::close(const Error& why, bool recall_all) {
     }
   }
   changed_->notify_all();
-  send(out);
+  out.send(sink_);
 }
 
 bool RailQueue::idle() const {

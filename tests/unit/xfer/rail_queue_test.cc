@@ -61,13 +61,16 @@ struct Bench {
     return p;
   }
   void push(uint64_t offset, uint64_t bytes = kBytes, Op op = Op::kRead) {
+    queue.push(slice(offset, bytes, op));
+  }
+  SlicePtr slice(uint64_t offset, uint64_t bytes = kBytes, Op op = Op::kRead) const {
     auto s = std::make_unique<Slice>();
     s->op = op;
     s->local = reinterpret_cast<std::byte*>(0x1000);
     s->piece = {0, offset, bytes, 1, 0, 0};
     s->cancelled = &cancelled;
     s->peer = peer;
-    queue.push(std::move(s));
+    return s;
   }
   AttemptPtr pull(RailIndex r, RailQueue::Limits limits = {}) {
     return queue.pull(r, limits, RailQueue::Wait::kNo);
@@ -127,6 +130,43 @@ TEST_SUITE("rail queue") {
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.error().code == Code::kStale);
     CHECK(b.queue.view()[a->rail].errors == 0);
+  }
+
+  TEST_CASE("several are queued together, and completed together, each with its own outcome") {
+    constexpr uint64_t kFew = 4 * kKiB;
+    Bench b(1);
+    std::vector<SlicePtr> slices;
+    for (uint64_t i = 0; i < 4; ++i) slices.push_back(b.slice(i * kFew, kFew));
+    b.queue.push(slices);
+    std::vector<RailQueue::Ended> ended;
+    for (AttemptPtr& a : b.queue.pull_some(0, {}, 3, kBytes)) ended.push_back({a, {}});
+    REQUIRE(ended.size() == 3);
+    ended[1].attempt->reached = true;
+    ended[1].outcome = broken();
+    ended[2].outcome = fail(Code::kStale, "another owner");
+    b.queue.complete(ended);
+    REQUIRE(b.done.count() == 2);
+    const auto outcomes = b.done.ended();
+    CHECK(outcomes[0].first == 0);
+    CHECK(outcomes[0].second.has_value());
+    CHECK(outcomes[1].first == 2 * kFew);
+    CHECK(outcomes[1].second.error().code == Code::kStale);
+    const auto again = b.pull(0);  // the one that broke, before what waited longer
+    REQUIRE(again);
+    CHECK(again->piece.remote == kFew);
+    b.queue.complete(again, {});
+    CHECK(b.done.count() == 3);
+  }
+
+  TEST_CASE("what is pushed together after the end comes back, each once") {
+    Bench b(1);
+    b.queue.close({Code::kUnavailable, "over"}, true);
+    std::vector<SlicePtr> slices;
+    for (uint64_t i = 0; i < 3; ++i) slices.push_back(b.slice(i * kBytes));
+    b.queue.push(slices);
+    REQUIRE(b.done.count() == 3);
+    for (const auto& [offset, outcome] : b.done.ended())
+      CHECK(outcome.error().code == Code::kUnavailable);
   }
 
   TEST_CASE("when no rail is left the slice fails, naming the peer and the last error") {

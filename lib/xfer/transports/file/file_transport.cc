@@ -129,14 +129,19 @@ Result<> FileTransport::may_go_on(const Slice& slice, const Target& t) const {
 // ---- by the caller
 
 void FileTransport::submit(SlicePtr slice) {
-  if (slice->awaited && slice->piece.rows == 1 && slice->piece.bytes <= kAtOnceBytes) {
+  if (slice->awaited && slice->piece.rows == 1 && slice->piece.bytes <= kAtOnceBytes)
     move_now(std::move(slice));
-    return;
-  }
+  else
+    enqueue({&slice, 1});
+}
+
+void FileTransport::submit_awaited(std::span<SlicePtr> slices, Time) { enqueue(slices); }
+
+void FileTransport::enqueue(std::span<SlicePtr> slices) {
   {
     Lock lock(mutex_);
     if (!stopping_) {
-      queue_.push_back(std::move(slice));
+      for (SlicePtr& slice : slices) queue_.push_back(std::move(slice));
       if (!started_) {
         started_ = true;
         worker_ = std::thread([this] { work(); });
@@ -145,7 +150,8 @@ void FileTransport::submit(SlicePtr slice) {
       return;
     }
   }
-  sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
+  for (SlicePtr& slice : slices)
+    sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
 }
 
 void FileTransport::move_now(SlicePtr slice) {

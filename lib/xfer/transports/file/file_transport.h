@@ -33,6 +33,7 @@ class FileTransport final : public Transport {
   const char* name() const override { return "file"; }
   bool reaches(const Peer& peer, uint64_t offset, Op op) const override;
   void submit(SlicePtr slice) override;
+  void submit_awaited(std::span<SlicePtr> slices, Time until) override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
 
@@ -57,6 +58,7 @@ class FileTransport final : public Transport {
   Result<> may_go_on(const Slice& slice, const Target& target) const;
   Result<> still_offered(const Slice& slice, const Target& target) const;
   void move_now(SlicePtr slice);
+  void enqueue(std::span<SlicePtr> slices);
   void work();
   bool take(std::vector<Job>& jobs, std::vector<size_t>& idle, std::deque<size_t>& ready);
   void feed(FileQueue& queue, std::vector<Job>& jobs, std::deque<size_t>& ready);

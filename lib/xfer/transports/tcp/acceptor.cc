@@ -67,8 +67,9 @@ void Refusals::add(const Address& from, const std::string& why, Time now) {
 
 void answer_hello(int fd, uint64_t id, const Result<>& outcome) {
   const std::string text = outcome ? "" : outcome.error().what.substr(0, kTextMax);
-  Header header = make_header(Kind::kReply, id, text.data(), static_cast<uint32_t>(text.size()),
-                              outcome ? uint16_t{0} : static_cast<uint16_t>(outcome.error().code));
+  Header header =
+      make_header(Kind::kReply, id, text.data(), static_cast<uint32_t>(text.size()),
+                  outcome ? uint16_t{0} : static_cast<uint16_t>(outcome.error().code), kTakesMany);
   iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(text.data()), text.size()}};
   msghdr message{};
   message.msg_iov = parts;

@@ -23,8 +23,9 @@ Result<> check_header(const Header& h) {
   if (h.version != kVersion)
     return fail(Code::kUnsupported, "data-plane version %u: this end speaks %u",
                 unsigned{h.version}, unsigned{kVersion});
-  if (h.body_bytes > std::max<uint32_t>(kTextMax, sizeof(Descriptor)))
-    return fail(Code::kCorrupt, "frame body of %u bytes", h.body_bytes);
+  const size_t most = is_many(h.kind) ? kManyMax * sizeof(Descriptor)
+                                      : std::max<size_t>(kTextMax, sizeof(Descriptor));
+  if (h.body_bytes > most) return fail(Code::kCorrupt, "frame body of %u bytes", h.body_bytes);
   return {};
 }
 

@@ -28,7 +28,9 @@ enum class Kind : uint8_t {
   kWrite = 3,
   kRaise = 4,
   kReply = 5,
-  kRetire = 6
+  kRetire = 6,
+  kWriteMany = 7,
+  kReadMany = 8
 };
 
 struct Header {
@@ -47,6 +49,8 @@ static_assert(sizeof(Header) == 32 && offsetof(Header, id) == 16 && offsetof(Hea
 // Of a request: another one, with a Descriptor, follows behind its payload at once. The peer may
 // read that one's frame together with this one's payload, and answer both at once.
 inline constexpr uint32_t kMore = 1;
+// Of the reply to a hello: the owner takes kWriteMany and kReadMany.
+inline constexpr uint32_t kTakesMany = 1;
 
 // Body of kRead, kWrite and kRaise; kRetire's is the nonce of another connection that was given up,
 // and its reply says that no byte sent over that one will be applied any more. kWrite is followed
@@ -57,6 +61,12 @@ struct Descriptor {
   uint64_t guard_offset = 0, guard_value = 0;  // kRaise: the value to raise it to
 };
 static_assert(sizeof(Descriptor) == 56);
+// Body of kWriteMany and kReadMany: so many descriptors at most, each of one row without a guard.
+// It is as many requests, whose ids count up from the header's. The payloads of the writes follow,
+// in that order. The reads are answered by a reply each, or by one whose flags are their number;
+// then all their payloads follow, and a Trailer.
+inline constexpr size_t kManyMax = 64;
+inline constexpr uint64_t kManyBytesMax = 8u << 20;  // of all payloads
 
 struct Frame {  // of a request
   Header header;
@@ -74,6 +84,7 @@ struct HelloBody {
   std::array<uint8_t, 32> proof{};
 };
 
+constexpr bool is_many(Kind kind) { return kind == Kind::kWriteMany || kind == Kind::kReadMany; }
 Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes, uint16_t code = 0,
                    uint32_t flags = 0);
 Result<> check_header(const Header& header);  // kCorrupt

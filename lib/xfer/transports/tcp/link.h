@@ -42,15 +42,24 @@ class Link {
   struct Asked {
     const Attempt* attempt;
     uint64_t id;
+    bool shares = false;  // its frame with other reads: their answer may be one
   };
   static constexpr size_t kTogether = 32;
-  Result<> send(std::span<const Asked> all, const Stream::GiveUp& give_up);
+  // `share`: reads may be answered together.
+  Result<> send(std::span<Asked> all, bool share, const Stream::GiveUp& give_up);
   // `more`: others were sent behind it, and their answers follow without further ado.
   struct Answer {
     Result<> outcome;
     std::optional<uint64_t> digest{};  // of what was read, where the slice wants it
   };
   Result<> receive(const Asked& asked, bool more, const Stream::GiveUp& give_up, Answer* answer);
+  // Of a read that shares its frame: how many reads the next answer is for.
+  Result<size_t> answered_together(const Stream::GiveUp& give_up);
+  // The answer to several.
+  Result<> receive_many(std::span<const Asked> all, bool more, const Stream::GiveUp& give_up,
+                        Result<>* outcome);
+  // Whether receive() has the whole answer without a system call: of a write, as a rule.
+  bool has_answer(const Asked& asked) const;
   // Waits until receive() has the whole answer, or learns that there is none; false: `until` came
   // first.
   bool answers_by(const Asked& asked, Time until);
@@ -61,7 +70,11 @@ class Link {
 
  private:
   Result<> greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip);
-  Result<> reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up, Result<>* outcome);
+  Result<> reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up, Result<>* outcome,
+                    uint32_t* flags = nullptr);
+  size_t in_one_frame(std::span<const Asked> all, bool share) const;
+  Result<> ended_well(const Trailer& trailer) const;
+  Descriptor body_of(const Asked& asked) const;
   Result<> receive_bytes(const Attempt& attempt, std::span<iovec> behind,
                          const Stream::GiveUp& give_up);
   Result<uint64_t> receive_digested(const Attempt& attempt, std::span<iovec> behind,
@@ -75,7 +88,9 @@ class Link {
   Mutex mutex_;  // the stream comes and goes under it, so that shut_down() meets no other socket
   Stream stream_;
   Nonce nonce_{};
+  bool takes_many_ = false;
   std::array<Frame, 2 * kTogether> frames_;
+  std::array<Descriptor, kTogether> bodies_;  // of frames of several requests
   std::vector<iovec> parts_;
   std::optional<Header> next_;  // of an answer: it came with the bytes before it
 };

@@ -102,7 +102,8 @@ void TcpTransport::PeerConnections::give_back(Connection& c) {
 }
 
 void TcpTransport::PeerConnections::push(std::span<SlicePtr> slices, Time awaited) {
-  Connection* c = awaited == Time{} ? nullptr : borrow(awaited == Time::max());
+  if (awaited == Time{}) return queue_.push(slices);
+  Connection* c = borrow(awaited == Time::max());
   if (c != nullptr && awaited != Time::max() && !c->still_open(pool_, clock_.now())) {
     give_back(*c);  // to connect may take long: that is for its thread
     c = nullptr;
@@ -127,7 +128,7 @@ void TcpTransport::PeerConnections::push(std::span<SlicePtr> slices, Time awaite
 // Sends the group and receives the answers, so that the rail's window is empty for the next group.
 // False: they were late, and are in flight.
 bool TcpTransport::PeerConnections::carry_borrowed(Connection& c, Time awaited) {
-  if (!c.group.empty()) carry(c);
+  if (!c.group.empty()) carry(c, true);
   while (!c.flights.empty()) {
     c.link.eager(true);
     if (awaited != Time::max() && !c.link.answers_by(c.flights.front().asked(), awaited))
@@ -157,12 +158,17 @@ AttemptPtr TcpTransport::PeerConnections::wait_for_work(Connection& c) {
 }
 
 bool TcpTransport::PeerConnections::has_room(Connection& c) const {
-  const bool small = c.flights.size() > 2 * kFlightsMin;
+  if (2 * c.flights.size() <= c.full && 2 * c.bytes <= c.full_bytes) c.full = 0;
   const bool limit = c.flights.size() >= kFlightsMax ||
                      (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight);
-  const bool drained = 2 * c.flights.size() <= kFlightsMax && 2 * c.bytes <= kBytesInFlight;
-  c.full = (c.full && !drained) || (limit && small);
-  return !limit && !c.full && !stopping_.load();
+  if (limit) c.fill_anew();
+  return !limit && !stopping_.load();
+}
+
+void TcpTransport::PeerConnections::Connection::fill_anew() {
+  if (flights.size() <= 2 * kFlightsMin || full != 0) return;
+  full = flights.size();
+  full_bytes = bytes;
 }
 
 // Adds to what is in flight. Reads and writes are not in flight together: each end could then wait
@@ -171,22 +177,30 @@ AttemptPtr TcpTransport::PeerConnections::more_work(Connection& c) {
   if (!has_room(c)) return nullptr;
   const bool writes = is_write(c.flights.front().attempt);
   if (writes && !nothing_given_up()) return nullptr;
-  return queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
+  const ClassMask only = c.full == 0 ? kAllClasses : mask_of(Priority::kHigh);
+  return queue_.pull(c.rail, {!writes, writes, c.reserved, only}, RailQueue::Wait::kNo);
 }
 
-// Small ones that wait are sent together: a frame alone costs as much as 16 KiB.
-void TcpTransport::PeerConnections::gather(Connection& c, AttemptPtr first) {
+// Small ones that wait are sent together: a frame alone costs as much as 16 KiB. Returns: more of
+// them would have been, if the rail took more now.
+bool TcpTransport::PeerConnections::gather(Connection& c, AttemptPtr first) {
   const bool writes = is_write(first);
   uint64_t bytes = first->piece.total();
+  const uint64_t under_way = c.bytes + bytes;
   c.group.push_back(std::move(first));
-  if (writes && !nothing_given_up()) return;
-  while (c.group.size() < Link::kTogether && bytes < kGroupBytes &&
-         c.flights.size() + c.group.size() < kFlightsMax && c.bytes + bytes < kBytesInFlight) {
-    AttemptPtr next = queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
-    if (next == nullptr) return;
+  const size_t flights = c.flights.size() + 1;
+  if (c.full != 0 || (writes && !nothing_given_up()) || flights >= kFlightsMax ||
+      bytes >= kGroupBytes || under_way >= kBytesInFlight)
+    return false;
+  const size_t most = std::min(Link::kTogether - 1, kFlightsMax - flights);
+  const uint64_t most_bytes = std::min(kGroupBytes - bytes, kBytesInFlight - under_way);
+  auto others = queue_.pull_some(c.rail, {!writes, writes, c.reserved}, most, most_bytes);
+  bytes = 0;
+  for (AttemptPtr& next : others) {
     bytes += next->piece.total();
     c.group.push_back(std::move(next));
   }
+  return others.size() < most && bytes < most_bytes && queue_.wanting();
 }
 
 void TcpTransport::PeerConnections::run(Connection& c) {
@@ -198,13 +212,15 @@ void TcpTransport::PeerConnections::run(Connection& c) {
       continue;
     }
     while (idle && !c.flights.empty()) receive(c);  // they were left: the new one may not mix
-    gather(c, std::move(attempt));
+    if (idle) c.full = 0;
+    const bool cut = gather(c, std::move(attempt));
     carry(c);
+    if (cut) c.fill_anew();
   }
 }
 
 // Sends the group, less what is over by now.
-void TcpTransport::PeerConnections::carry(Connection& c) {
+void TcpTransport::PeerConnections::carry(Connection& c, bool by_caller) {
   std::erase_if(c.group, [&](const AttemptPtr& attempt) {
     auto early = cancelled_or_expired(*attempt);
     if (early) early = still_open(*peer_);
@@ -213,7 +229,7 @@ void TcpTransport::PeerConnections::carry(Connection& c) {
     return true;
   });
   if (c.group.empty()) return;
-  auto sent = start(c);
+  auto sent = start(c, by_caller);
   c.group.clear();
   if (!sent) drop(c, sent.error());
 }
@@ -233,10 +249,11 @@ Result<> TcpTransport::PeerConnections::ready(Connection& c, const Stream::GiveU
   return {};
 }
 
-Result<> TcpTransport::PeerConnections::start(Connection& c) {
+// A caller has little time to wait for an answer, and takes each by itself.
+Result<> TcpTransport::PeerConnections::start(Connection& c, bool by_caller) {
   {
     Lock lock(mutex_);
-    for (const AttemptPtr& a : c.group) carrying_.emplace(a->id, &c);
+    for (const AttemptPtr& a : c.group) a->carrier = &c;
   }
   const bool first = c.flights.empty();
   std::array<Link::Asked, Link::kTogether> asked;
@@ -254,26 +271,71 @@ Result<> TcpTransport::PeerConnections::start(Connection& c) {
     MC_TRY_(cancelled_or_expired(*a));  // cancelled before there was a socket to shut
     a->reached = true;
   }
-  return c.link.send(std::span(asked).first(c.group.size()), give_up);
+  MC_TRY_(c.link.send(std::span(asked).first(c.group.size()), !by_caller, give_up));
+  const size_t before = c.flights.size() - c.group.size();
+  for (size_t i = 0; i < c.group.size(); ++i) c.flights[before + i].shares = asked[i].shares;
+  return {};
 }
 
-// The next answer, or the end of the connection.
-void TcpTransport::PeerConnections::receive(Connection& c) {
-  const Flight flight = c.flights.front();
-  c.link.eager(c.bytes <= kShort);
-  Link::Answer answer;
-  const auto arrived = c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &answer);
-  if (!arrived) return drop(c, arrived.error());
-  c.bytes -= flight.attempt->piece.total();
-  c.flights.pop_front();
-  if (c.flights.empty()) c.used = clock_.now();
-  {
-    Lock lock(mutex_);
-    carrying_.erase(flight.attempt->id);
+// The next answer. Returns: how many of the first flights it was for; their outcomes are listed.
+Result<size_t> TcpTransport::PeerConnections::receive_next(Connection& c) {
+  const Flight& first = c.flights.front();
+  const Stream::GiveUp give_up = watch(c);
+  size_t n = 1;
+  if (first.shares) {
+    MC_TRY(n, c.link.answered_together(give_up));
   }
-  flight.attempt->refused = !answer.outcome;
-  flight.attempt->digest = answer.digest;
-  queue_.complete(flight.attempt, std::move(answer.outcome));
+  const bool more = c.flights.size() > n;
+  if (n == 1) {
+    c.link.eager(c.bytes <= kShort);
+    Link::Answer answer;
+    MC_TRY_(c.link.receive(first.asked(), more, give_up, &answer));
+    first.attempt->refused = !answer.outcome;
+    first.attempt->digest = answer.digest;
+    c.answered.push_back({first.attempt, std::move(answer.outcome)});
+    return n;
+  }
+  std::array<Link::Asked, Link::kTogether> asked;
+  if (n > std::min(c.flights.size(), asked.size()))
+    return fail(Code::kCorrupt, "%s answered %zu reads at once", peer_->descriptor.node.c_str(), n);
+  for (size_t i = 0; i < n; ++i) {
+    asked[i] = c.flights[i].asked();
+    if (!asked[i].shares)
+      return fail(Code::kCorrupt, "%s answered another read", peer_->descriptor.node.c_str());
+  }
+  Result<> outcome;
+  MC_TRY_(c.link.receive_many(std::span(asked).first(n), more, give_up, &outcome));
+  for (size_t i = 0; i < n; ++i) {
+    c.flights[i].attempt->refused = !outcome;
+    c.answered.push_back({c.flights[i].attempt, outcome});
+  }
+  return n;
+}
+
+// The next answer, with those that came with it, or the end of the connection.
+void TcpTransport::PeerConnections::receive(Connection& c) {
+  std::optional<Error> broken;
+  do {
+    const auto n = receive_next(c);
+    if (!n) {
+      broken = n.error();
+      break;
+    }
+    for (size_t i = 0; i < *n; ++i) {
+      c.bytes -= c.flights.front().attempt->piece.total();
+      c.flights.pop_front();
+    }
+  } while (!c.flights.empty() && c.link.has_answer(c.flights.front().asked()));
+  if (c.flights.empty()) c.used = clock_.now();
+  if (!c.answered.empty()) {
+    {
+      Lock lock(mutex_);
+      for (const auto& each : c.answered) each.attempt->carrier = nullptr;
+    }
+    queue_.complete(c.answered);
+    c.answered.clear();
+  }
+  if (broken) drop(c, *broken);
 }
 
 // Closes a broken connection. What was in flight is queued again, the writes behind a fence.
@@ -282,7 +344,7 @@ void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
   std::deque<Flight> flights;
   flights.swap(c.flights);
   c.bytes = 0;
-  c.full = false;
+  c.full = 0;
   c.link.abort();
   pool_.remove(std::exchange(c.endpoint, 0));
   const auto ended = [&](const Flight& f) { return !cancelled_or_expired(*f.attempt); };
@@ -290,7 +352,7 @@ void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
   const bool wrote = opened && is_write(flights.front().attempt);
   {
     Lock lock(mutex_);
-    for (const Flight& f : flights) carrying_.erase(f.attempt->id);
+    for (const Flight& f : flights) f.attempt->carrier = nullptr;
     if (wrote) given_up_.push_back(c.link.nonce());
     ours = ours || c.shut;
     c.shut = false;
@@ -322,10 +384,10 @@ void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
 
 void TcpTransport::PeerConnections::cancel_attempt(const AttemptPtr& attempt) {
   Lock lock(mutex_);  // held meanwhile: the connection may not go on to other work first
-  const auto it = carrying_.find(attempt->id);
-  if (it == carrying_.end()) return;
-  it->second->shut = true;
-  it->second->link.shut_down();
+  if (attempt->carrier == nullptr) return;
+  auto& c = *static_cast<Connection*>(attempt->carrier);
+  c.shut = true;
+  c.link.shut_down();
 }
 
 Result<> TcpTransport::PeerConnections::cancelled_or_expired(const Slice& slice) const {

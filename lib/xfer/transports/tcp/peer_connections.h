@@ -15,7 +15,6 @@
 #include <memory>
 #include <span>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -47,7 +46,8 @@ class TcpTransport::PeerConnections {
   struct Flight {  // sent, not answered
     AttemptPtr attempt;
     uint64_t id;
-    Link::Asked asked() const { return {attempt.get(), id}; }
+    bool shares = false;  // its frame with other reads
+    Link::Asked asked() const { return {attempt.get(), id, shares}; }
   };
   struct Connection {
     Connection(RailIndex r, PeerPtr peer, const AddressPair& route, const Clock& clock,
@@ -57,16 +57,21 @@ class TcpTransport::PeerConnections {
       if (endpoint != 0) pool.release(endpoint);
     }
     bool still_open(EndpointPool& pool, Time now);  // it rested
+    void fill_anew();                               // it is full
     const RailIndex rail;
     bool reserved = false;  // for high-priority work, while there is any
     Link link;
     EndpointPool::Id endpoint = 0;
     Time used{};  // when it was last busy
     uint64_t next_id = 1;
-    uint64_t bytes = 0;             // of the flights
-    std::deque<Flight> flights;     // answered in order
-    bool full = false;              // of small ones: not topped up one by one, but filled anew
-    std::vector<AttemptPtr> group;  // to be sent together
+    uint64_t bytes = 0;          // of the flights
+    std::deque<Flight> flights;  // answered in order
+    // Of small ones, not 0: it was full with so many, is not topped up one by one, and is filled
+    // anew once half of them are answered.
+    size_t full = 0;
+    uint64_t full_bytes = 0;
+    std::vector<AttemptPtr> group;           // to be sent together
+    std::vector<RailQueue::Ended> answered;  // to be completed together
     // Guarded by mutex_: its thread has work (or is not there yet), or a caller that waits
     // for its slice has taken it.
     bool busy = true, borrowed = false;
@@ -89,11 +94,12 @@ class TcpTransport::PeerConnections {
   AttemptPtr wait_for_work(Connection& c);
   AttemptPtr more_work(Connection& c);
   bool has_room(Connection& c) const;
-  void gather(Connection& c, AttemptPtr first);
-  void carry(Connection& c);
-  Result<> start(Connection& c);
+  bool gather(Connection& c, AttemptPtr first);
+  void carry(Connection& c, bool by_caller = false);
+  Result<> start(Connection& c, bool by_caller);
   Result<> ready(Connection& c, const Stream::GiveUp& give_up);
   void receive(Connection& c);
+  Result<size_t> receive_next(Connection& c);
   void drop(Connection& c, const Error& why);
   void cancel_attempt(const AttemptPtr& attempt);
   Stream::GiveUp watch(const Connection& c);
@@ -120,7 +126,6 @@ class TcpTransport::PeerConnections {
   bool spares_ MC_GUARDED_BY(mutex_) = false;  // rails outside the map have connections
   std::vector<std::unique_ptr<Connection>> connections_ MC_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ MC_GUARDED_BY(mutex_);  // one each
-  std::unordered_map<AttemptId, Connection*> carrying_ MC_GUARDED_BY(mutex_);
   // Connections given up with writes in flight: the owner must be done with them before the next
   // write, or bytes of an abandoned attempt could land on top of it.
   std::deque<Nonce> given_up_ MC_GUARDED_BY(mutex_);

@@ -160,10 +160,14 @@ Result<Header> Server::next_request(Connection& c, Descriptor& d, Nonce& nonce) 
   if (std::exchange(c.has_next, false)) {
     const Header header = c.next.header;
     MC_TRY_(check_header(header));
+    c.stream.receive_by(clock_.now() + config_.frame_max);
+    if (is_many(header.kind)) {
+      MC_TRY_(receive_bodies(c, header, true));
+      return header;
+    }
     if (header.kind == Kind::kRetire || header.body_bytes != sizeof d)
       return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
     d = c.next.body;
-    c.stream.receive_by(clock_.now() + config_.frame_max);
     if (!check_body(header, &d)) return fail(Code::kCorrupt, "request body fails its check");
     return header;
   }
@@ -173,6 +177,10 @@ Result<Header> Server::next_request(Connection& c, Descriptor& d, Nonce& nonce) 
   Header header;
   MC_TRY_(c.stream.receive(&header, sizeof header, unless_stopping()));
   MC_TRY_(check_header(header));
+  if (is_many(header.kind)) {
+    MC_TRY_(receive_bodies(c, header, false));
+    return header;
+  }
   const auto body = header.kind == Kind::kRetire ? std::as_writable_bytes(std::span(nonce))
                                                  : std::as_writable_bytes(std::span(&d, 1));
   if (header.body_bytes != body.size())
@@ -187,11 +195,21 @@ Result<> Server::serve_one(Connection& c) {
   Nonce nonce{};
   MC_TRY(const Header header, next_request(c, d, nonce));
   // Answers that hold memory do not wait for payload.
-  const bool joins = header.kind == Kind::kWrite || header.kind == Kind::kRaise;
-  if (joins ? c.answers.pins() : header.kind != Kind::kRead) MC_TRY_(send_answers(c));
+  const bool reads = header.kind == Kind::kRead || header.kind == Kind::kReadMany;
+  const bool joins =
+      header.kind == Kind::kWrite || header.kind == Kind::kWriteMany || header.kind == Kind::kRaise;
+  if (joins ? c.answers.pins() : !reads) MC_TRY_(send_answers(c));
   if (header.kind == Kind::kRetire) return reply(c.stream, header.id, retire(c, nonce));
+  if (is_many(header.kind)) {
+    c.stream.eager(false);
+    c.stream.expect_short(false);
+    return reads ? read_many(c, header) : write_many(c, header);
+  }
   uint64_t total = 0;
-  c.stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
+  if (__builtin_mul_overflow(d.bytes, d.rows, &total)) total = UINT64_MAX;
+  c.stream.eager(total <= kShort);
+  c.stream.expect_short(total <= Stream::kShortRun && header.kind == Kind::kWrite &&
+                        (header.flags & kMore) != 0);
   return dispatch(c, header, d);
 }
 
@@ -200,6 +218,8 @@ Result<> Server::dispatch(Connection& c, const Header& header, const Descriptor&
     case Kind::kRead: return read(c, header, d);
     case Kind::kWrite: return write(c, header, d);
     case Kind::kRaise: return answer(c, header, raise(d));
+    case Kind::kWriteMany:
+    case Kind::kReadMany:
     case Kind::kHello:
     case Kind::kReply:
     case Kind::kRetire: break;

@@ -48,7 +48,8 @@ class Server final : private Acceptor::Owner {
     Nonce nonce{};
     Frame next;             // of the request behind this one: it came with the payload of this one
     bool has_next = false;  // to be served
-    Answers answers;        // to requests that others follow: they leave together
+    std::vector<Descriptor> many;  // of a frame of several requests
+    Answers answers;               // to requests that others follow: they leave together
     Time answer_by{};
     // The range of the segment that it may write to; empty: none.
     std::atomic<uint64_t> writes_from{0}, writes_to{0};
@@ -77,6 +78,11 @@ class Server final : private Acceptor::Owner {
   Result<> retire(const Connection& asker, const Nonce& nonce);
   Result<> read(Connection& c, const Header& header, const Descriptor& d);
   Result<> write(Connection& c, const Header& header, const Descriptor& d);
+  // A frame of several requests (server_many.cc).
+  static Result<Descriptor> range_of(std::span<const Descriptor> many);
+  Result<> receive_bodies(Connection& c, const Header& header, bool first_is_here);
+  Result<> write_many(Connection& c, const Header& header);
+  Result<> read_many(Connection& c, const Header& header);
   // The same for buffers behind a backend.
   Result<> read_backed(Stream& stream, const Header& header, const Descriptor& d,
                        const BufferPtr& buffer);

@@ -112,8 +112,13 @@ void Stream::take(std::span<iovec>& parts) {
   }
 }
 
+// Nothing is left of what was read ahead before.
 ssize_t Stream::read_ahead(int flags) {
-  const ssize_t n = ::recv(fd_.get(), ahead_.get(), kAheadBytes, flags);
+  if (short_run_ && room_ < kFarAheadBytes) {
+    ahead_ = std::make_unique<std::byte[]>(kFarAheadBytes);
+    room_ = kFarAheadBytes;
+  }
+  const ssize_t n = ::recv(fd_.get(), ahead_.get(), short_run_ ? room_ : kAheadBytes, flags);
   from_ = 0;
   to_ = n > 0 ? static_cast<size_t>(n) : 0;
   return n;

@@ -4,7 +4,8 @@
 // of it (vanished_after).
 //
 // Input is read ahead into a small buffer, so that a frame, a short payload and the next frame
-// cost one system call; long payloads go directly to their destination. An `eager` stream polls
+// cost one system call, and a run of short ones a few; long payloads go directly to their
+// destination. An `eager` stream polls
 // for a moment before it sleeps, because an idle CPU wakes up slower than a peer answers.
 //
 // Thread: one at a time; shut_down() from any.
@@ -55,6 +56,8 @@ class Stream {
   bool peek(void* p, size_t n) const;
   size_t ahead() const { return to_ - from_; }  // bytes that receive() has without a call
   void eager(bool on) { eager_ = on; }
+  static constexpr uint64_t kShortRun = 8 * 1024;    // of a payload in a run of short ones
+  void expect_short(bool run) { short_run_ = run; }  // many follow: it reads ahead further
   void shut_down();
   void discard();  // what was not sent yet, when it closes
   void tune();     // no delay; a congestion control that suits local, lossless paths; probes
@@ -63,7 +66,7 @@ class Stream {
   static Duration vanished_after(Duration silence_max);
 
  private:
-  static constexpr size_t kAheadBytes = 8192;
+  static constexpr size_t kAheadBytes = 8192, kFarAheadBytes = 64 * 1024;
   Result<> leave_by(const Local& local);
   Result<> connected(const std::string& to, const GiveUp& give_up) const;
   void probe() const;
@@ -80,9 +83,10 @@ class Stream {
   const Clock* clock_ = nullptr;
   Duration silence_max_{};
   Time receive_by_ = Time::max();
-  bool eager_ = false;
+  bool eager_ = false, short_run_ = false;
   std::unique_ptr<std::byte[]> ahead_;
-  size_t from_ = 0, to_ = 0;  // what ahead_ holds
+  size_t room_ = kAheadBytes;  // of ahead_
+  size_t from_ = 0, to_ = 0;   // what ahead_ holds
 };
 
 // Rows of a strided piece of memory as iovecs, a bounded number at a time.
