@@ -41,10 +41,9 @@ std::string answer_head(int status, std::string_view content_type,
   if (!content_type.empty()) head += "Content-Type: " + header_safe(content_type) + "\r\n";
   for (const auto& [name, value] : extra)
     head += header_safe(name) + ": " + header_safe(value) + "\r\n";
-  if (length)
-    head += strf("Content-Length: %zu\r\n", *length);
-  else if (!http10)
-    head += "Transfer-Encoding: chunked\r\n";
+  const bool body = !bodyless(status);
+  if (body && length) head += strf("Content-Length: %zu\r\n", *length);
+  if (body && !length && !http10) head += "Transfer-Encoding: chunked\r\n";
   if (!keep_alive) head += "Connection: close\r\n";
   if (keep_alive && http10) head += "Connection: keep-alive\r\n";
   return head + "\r\n";

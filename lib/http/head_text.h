@@ -10,8 +10,10 @@
 
 namespace mc::http {
 
+// An answer of that status has no body (RFC 9110).
+inline bool bodyless(int status) { return status == 204 || status == 304; }
 // The head of an answer, up to the blank line. `length` absent: chunked, or up to the connection's
-// end for HTTP/1.0.
+// end for HTTP/1.0. One without a body says neither.
 std::string answer_head(int status, std::string_view content_type,
                         const std::vector<std::pair<std::string, std::string>>& extra,
                         const size_t* length, bool http10, bool keep_alive);

@@ -25,6 +25,7 @@ struct Exchange::Impl {
   Headers cross_origin;  // of its answer
   bool http10 = false, keep_alive = false;
   bool streaming = false, answered = false, gone = false;
+  bool no_body = false;  // of the answer that is streamed
   std::function<void()> on_gone;
 
   ~Impl() {
@@ -46,7 +47,7 @@ struct Exchange::Impl {
     extra.insert(extra.end(), cross_origin.begin(), cross_origin.end());
     const size_t length = body.size();
     std::string bytes = answer_head(status, type, extra, &length, http10, keep_alive);
-    if (request.method != "HEAD") bytes += body;
+    if (request.method != "HEAD" && !bodyless(status)) bytes += body;
     send(std::move(bytes), true);
   }
 };
@@ -63,6 +64,7 @@ void Exchange::reply(int status, std::string_view content_type, std::string body
 void Exchange::start(int status, std::string_view content_type, Headers extra) const {
   if (impl_->answered || impl_->streaming) return;
   impl_->streaming = true;
+  impl_->no_body = impl_->request.method == "HEAD" || bodyless(status);
   extra.emplace_back("Cache-Control", "no-cache");
   extra.insert(extra.end(), impl_->cross_origin.begin(), impl_->cross_origin.end());
   // HTTP/1.0 has no chunks: the end of the connection ends the answer.
@@ -72,8 +74,7 @@ void Exchange::start(int status, std::string_view content_type, Headers extra) c
 }
 
 void Exchange::write(std::string chunk) const {
-  if (!impl_->streaming || impl_->answered || chunk.empty() || impl_->request.method == "HEAD")
-    return;
+  if (!impl_->streaming || impl_->answered || chunk.empty() || impl_->no_body) return;
   if (impl_->http10) return impl_->send(std::move(chunk), false);
   char size[20];
   const auto end = std::to_chars(size, size + sizeof size, chunk.size(), 16).ptr;
@@ -87,7 +88,7 @@ void Exchange::end() const {
   if (!impl_->streaming || impl_->answered) return;
   impl_->answered = true;
   impl_->on_gone = nullptr;
-  const bool chunked = !impl_->http10 && impl_->request.method != "HEAD";
+  const bool chunked = !impl_->http10 && !impl_->no_body;
   impl_->send(chunked ? "0\r\n\r\n" : "", true);
 }
 
