@@ -117,7 +117,7 @@ void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
           if (chosen < found.size()) found.resize(chosen);
         }
         if (found.empty()) return done(0);
-        if (shared->layers_arrived) return get_layers(shared, found.size(), 0, done);
+        if (shared->layers_arrived) return get_layers(shared, std::move(found), 0, {}, done);
         get(shared, std::move(found), done);
       });
 }
@@ -135,21 +135,21 @@ void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
                     [this, wanted, since, chosen = std::move(chosen),
                      done = std::move(done)](const std::vector<Result<uint64_t>>& got) {
                       size_t whole = 0;
-                      PoolRates::Bytes bytes{};
+                      PoolRates::Bytes bytes{};  // of all that came, behind a gap too
                       const Error* error = nullptr;
-                      for (; whole < got.size(); ++whole) {
-                        if (!got[whole]) {
-                          // A block evicted since the match is no failure of the pool.
-                          if (got[whole].error().code != Code::kNotFound)
-                            error = &got[whole].error();
-                          break;
-                        }
-                        if (*got[whole] != wanted->memory[whole].size())
-                          break;  // of another layout
-                        bytes[chosen[whole]] += *got[whole];
+                      for (size_t i = 0; i < got.size(); ++i) {
+                        // A block evicted since the match is no failure of the pool.
+                        if (!got[i] && got[i].error().code != Code::kNotFound && error == nullptr)
+                          error = &got[i].error();
+                        if (!got[i] || *got[i] != wanted->memory[i].size())
+                          continue;  // none, or of another layout
+                        bytes[chosen[i]] += *got[i];
+                        if (whole == i) ++whole;
                       }
                       note(error);
-                      rates_.learn(bytes, to_seconds(loop_.clock().now() - since));
+                      // What a node that failed took is not the others' time.
+                      if (error == nullptr)
+                        rates_.learn(bytes, to_seconds(loop_.clock().now() - since));
                       fetched_.add(whole);
                       done(whole);
                     });
@@ -157,14 +157,14 @@ void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, Found chosen,
 
 // Layers from `first` on, a group at a time. A block that lost some, or is not what was put, is
 // none.
-void StoreConnector::get_layers(const std::shared_ptr<Wanted>& wanted, size_t blocks,
-                                uint32_t first, std::function<void(size_t)> done) {
+void StoreConnector::get_layers(const std::shared_ptr<Wanted>& wanted, Found chosen, uint32_t first,
+                                Duration took, std::function<void(size_t)> done) {
   const uint32_t last = std::min(
       shape_.layers, first + std::max(1u, (shape_.layers + kLayerGroups - 1) / kLayerGroups));
   const uint64_t layer_bytes = shape_.block_bytes / shape_.layers;
   const uint64_t begin = first * layer_bytes, end = last * layer_bytes;
   std::vector<store::GetItem> items;
-  for (size_t i = 0; i < blocks; ++i) {
+  for (size_t i = 0; i < chosen.size(); ++i) {
     store::GetItem item{key(wanted->hashes[i], wanted->part), {}, {}};
     uint64_t at = 0;  // in the value
     for (const std::span<std::byte> part : plain_parts(wanted->memory[i], shape_)) {
@@ -176,20 +176,24 @@ void StoreConnector::get_layers(const std::shared_ptr<Wanted>& wanted, size_t bl
     if (item.completes) item.parts = plain_parts(wanted->memory[i], shape_);
     items.push_back(std::move(item));
   }
-  store_->get_batch(std::move(items), [this, wanted, blocks, last, done = std::move(done)](
-                                          const std::vector<Result<uint64_t>>& got) {
-    for (const Result<uint64_t>& g : got) {
-      if (g) continue;
-      // A block evicted since the match is no failure of the pool.
-      note(g.error().code == Code::kNotFound ? nullptr : &g.error());
-      return done(0);
-    }
-    note(nullptr);
-    wanted->layers_arrived(last);
-    if (last < shape_.layers) return get_layers(wanted, blocks, last, done);
-    fetched_.add(blocks);
-    done(blocks);
-  });
+  const Time since = loop_.clock().now();
+  store_->get_batch(std::move(items),
+                    [this, wanted, chosen = std::move(chosen), last, took, since,
+                     done = std::move(done)](const std::vector<Result<uint64_t>>& got) {
+                      const Duration all = took + (loop_.clock().now() - since);
+                      for (const Result<uint64_t>& g : got) {
+                        if (g) continue;
+                        // A block evicted since the match is no failure of the pool.
+                        note(g.error().code == Code::kNotFound ? nullptr : &g.error());
+                        return done(0);
+                      }
+                      note(nullptr);
+                      wanted->layers_arrived(last);
+                      if (last < shape_.layers) return get_layers(wanted, chosen, last, all, done);
+                      rates_.learn(PoolRates::of(chosen, shape_.block_bytes), to_seconds(all));
+                      fetched_.add(chosen.size());
+                      done(chosen.size());
+                    });
 }
 
 void StoreConnector::prefetch(const std::vector<BlockHash>& hashes) {

@@ -102,8 +102,9 @@ class StoreConnector {
   void ask(const std::vector<BlockHash>& hashes, const std::optional<StagePart>& part,
            const Ask<Answer>& pool, std::function<void(Answer)> done);
   void get(const std::shared_ptr<Wanted>& wanted, Found chosen, std::function<void(size_t)> done);
-  void get_layers(const std::shared_ptr<Wanted>& wanted, size_t blocks, uint32_t first,
-                  std::function<void(size_t)> done);
+  // `took`: the calls for the layers before `first`.
+  void get_layers(const std::shared_ptr<Wanted>& wanted, Found chosen, uint32_t first,
+                  Duration took, std::function<void(size_t)> done);
   void give_up(const PutDone& done);
   void put_next();
   void put_done(const std::vector<Put>& puts, const std::vector<Result<store::PutOutcome>>& ends);

@@ -33,11 +33,18 @@ class Gone : public KvPool {
   size_t& asked_;
 };
 
-// A pool with some blocks in memory and the next on a disk: counts what is fetched.
+// A pool with some blocks in memory and the next on a disk: counts what is fetched. How
+// blocks fail, if they do, is in `ends`.
 class Mixed final : public Gone {
  public:
-  Mixed(io::Loop& loop, size_t& asked, size_t& got, std::vector<store::StoredPlace> places)
-      : Gone(loop, asked), on_(loop), got_(got), places_(std::move(places)) {}
+  using Ends = std::vector<std::optional<Code>>;
+  Mixed(io::Loop& loop, size_t& asked, size_t& got, std::vector<store::StoredPlace> places,
+        Ends ends = {})
+      : Gone(loop, asked),
+        on_(loop),
+        got_(got),
+        places_(std::move(places)),
+        ends_(std::move(ends)) {}
   void match_places(std::vector<ObjectKey>, Done<Places> done) override {
     on_.post([this, done = std::move(done)] { done(places_); });
   }
@@ -47,7 +54,10 @@ class Mixed final : public Gone {
     for (const auto& item : items) {
       uint64_t bytes = 0;
       for (const auto& part : item.parts) bytes += part.size();
-      sizes.emplace_back(bytes);
+      if (const size_t i = sizes.size(); i < ends_.size() && ends_[i])
+        sizes.push_back(fail(*ends_[i], "the pool says no"));
+      else
+        sizes.emplace_back(bytes);
     }
     on_.post([sizes, done = std::move(done)] { done(sizes); });
   }
@@ -56,6 +66,7 @@ class Mixed final : public Gone {
   io::Loop& on_;
   size_t& got_;
   const std::vector<store::StoredPlace> places_;
+  const Ends ends_;
 };
 
 // A pool whose puts are answered when the test says so.
@@ -189,6 +200,62 @@ TEST_CASE("a fetch is of the blocks that are chosen by where they are") {
     CHECK(fetched == (choose ? 2 : 3));
     CHECK(got == fetched);
   }
+}
+
+TEST_CASE("a fetch's time is charged to all blocks that came, and to none where a node failed") {
+  const store::StoredPlace first{store::StoredAt::kMemory, 1}, second{store::StoredAt::kMemory, 2};
+  Mixed::Ends ends;
+  bool layers = false;
+  size_t whole = 0;
+  bool learned = true;
+  SUBCASE("all came") { whole = 4; }
+  SUBCASE("all came, layer by layer") {
+    whole = 4;
+    layers = true;
+  }
+  SUBCASE("the second node failed") {
+    ends = {{}, {}, Code::kTimeout, Code::kTimeout};
+    whole = 2;
+    learned = false;
+  }
+  SUBCASE("the first was evicted") { ends = {Code::kNotFound}; }
+  SUBCASE("the first was evicted, and the second node failed") {
+    ends = {Code::kNotFound, {}, Code::kTimeout, {}};
+    learned = false;
+  }
+  CAPTURE(whole);
+  CAPTURE(learned);
+  SteadyClock clock;
+  io::Loop loop(clock);
+  size_t asked = 0, got = 0;
+  Metrics metrics;
+  BlockManager blocks(8, kBlock, 1);
+  const KvShape shape = KvShape::of(cost::tiny(), kBlock, 1);
+  const auto engine = xfer::Engine::open(clock, {}, metrics);
+  REQUIRE(engine);
+  const auto connector =
+      StoreConnector::open(loop, **engine, {}, "tiny", blocks, metrics, shape, 0,
+                           [&](io::Loop& on, auto&&...) -> Result<std::unique_ptr<KvPool>> {
+                             return std::make_unique<Mixed>(
+                                 on, asked, got, std::vector{first, first, second, second}, ends);
+                           });
+  REQUIRE(connector);
+  const PoolRates& rates = (*connector)->rates();
+  const double before = rates.bytes_per_s(first);
+  const size_t bytes = shape.block_bytes;
+  std::vector<std::byte> memory(4 * bytes);
+  StoreConnector::Wanted wanted;
+  wanted.hashes.resize(4);
+  for (size_t i = 0; i < 4; ++i)
+    wanted.memory.push_back(std::span(memory).subspan(i * bytes, bytes));
+  if (layers) wanted.layers_arrived = [](uint32_t) {};
+  size_t fetched = 9;
+  (*connector)->fetch(std::move(wanted), [&](size_t n) { fetched = n; });
+  for (int i = 0; i < 1000 && fetched == 9; ++i) REQUIRE(loop.turn(10ms));
+  CHECK(fetched == whole);
+  CHECK((rates.bytes_per_s(first) != before) == learned);
+  CHECK((rates.bytes_per_s(second) != before) == learned);
+  CHECK((*connector)->last_error().empty() == learned);
 }
 
 TEST_CASE("a pool that failed gets one call a second at most") {
