@@ -226,15 +226,15 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   HolderNumbers numbers(reply.nodes);
   const auto add_place = [&](const Object* object, const ObjectKey& key) {
     StoredAt at = object == nullptr ? StoredAt::kDisk : StoredAt::kMemory;
-    const NodeId* node = nullptr;
+    const NodeId* node = nullptr;  // of several the client reads the one that suits it
     if (object != nullptr) {
+      size_t replicas = 0;
       each_replica(*object, [&](const Replica& r) {
-        const bool near = !m.host.empty() && r.node->host == m.host && at != StoredAt::kHost;
-        if (near) at = StoredAt::kHost;
-        if (near || node == nullptr) node = &r.node->ref.name;
+        if (!m.host.empty() && r.node->host == m.host) at = StoredAt::kHost;
+        node = ++replicas == 1 ? &r.node->ref.name : nullptr;
       });
     } else if (const auto disk = tier_.objects().find(disk_name(tenant, key));
-               disk && !disk->copies.empty()) {
+               disk && disk->copies.size() == 1) {
       node = &tier_.node_of(disk->copies[0]).name;
     }
     reply.places.bytes.push_back(static_cast<char>(at));

@@ -216,7 +216,7 @@ inline constexpr size_t kHoldersMax = 255;  // nodes that one answer names
 
 struct StoredPlace {
   StoredAt at = StoredAt::kMemory;
-  uint32_t node = 0;  // stands for the name of one that has it there; 0: not told
+  uint32_t node = 0;  // stands for the name of the only one that has it; 0: not told
   auto operator<=>(const StoredPlace&) const = default;
 };
 
@@ -225,7 +225,7 @@ struct Matched {
   uint64_t epoch = 0;
   uint64_t hits = 0;    // number of stored keys before the first gap; they are leased
   wire::Blob places{};  // if asked for: a StoredAt for each of them
-  // Then too: of each a number in `nodes`, from 1 on, of one that has it there; 0: not told.
+  // Then too: the number in `nodes`, from 1 on, of the only one that has it; 0: several, or none.
   wire::Blob holders{};
   std::vector<NodeId> nodes{};
   static void fields(auto& a, auto& m) {

@@ -309,6 +309,10 @@ TEST_CASE("match-prefix names the nodes that have the keys, so far as there is r
   CHECK(all->nodes == std::vector<NodeId>{"n2", "n1"});
   CHECK(all->holders.bytes == std::string("\1\2\1"));
   CHECK(c.master->handle(MatchPrefix{{"0"}}, c.now)->holders.bytes.empty());  // nobody asked
+  REQUIRE(c.put("on both", 1, 1, 2) == kDone);  // the reader chooses one of them
+  const auto two = c.master->handle(MatchPrefix{{"on both", "1"}, {}, true, ""}, c.now);
+  CHECK(two->holders.bytes == std::string("\0\1", 2));
+  CHECK(two->nodes == std::vector<NodeId>{"n1"});
   std::vector<ObjectKey> keys;
   for (size_t i = 0; i <= kHoldersMax; ++i) {
     const std::string node = "m" + std::to_string(i);
