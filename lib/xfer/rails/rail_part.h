@@ -26,6 +26,9 @@ struct Attempt::Part {
   uint32_t tries = 0;   // that failed
   uint32_t begun = 0;   // attempts
   bool won = false, queued = false, hedging = false, unfenced = false;
+  // Of a read behind a guard: bytes of an attempt that did not look at the guard after them may lie
+  // over those of one that did, and be of another object. So it is read again, by one attempt.
+  bool torn = false, alone = false;
   bool reached = false;  // the peer was, by the attempt that failed last
   bool late = false;     // that one was given up as late: its rail may well work
   Result<> final;        // an error: it ends so, whatever else happens
@@ -34,6 +37,9 @@ struct Attempt::Part {
 
   uint64_t bytes() const { return whole->slice->advances_guard ? 8 : piece.total(); }
   const Slice& slice() const { return *whole->slice; }
+  bool guarded_read() const {
+    return slice().op == Op::kRead && slice().guard.offset != Guard::kNone;
+  }
 };
 
 struct RailQueue::Outbox {

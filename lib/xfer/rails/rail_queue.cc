@@ -187,7 +187,7 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
 AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) {
   for (auto it = hedges_.begin(); it != hedges_.end();) {
     const PartPtr part = *it;
-    if (part->won || part->out.size() != 1 || !cancelled_or_expired(*part, now)) {
+    if (part->won || part->alone || part->out.size() != 1 || !cancelled_or_expired(*part, now)) {
       part->hedging = false;
       it = hedges_.erase(it);
       continue;
@@ -359,7 +359,8 @@ void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
 
 // No attempt of the part is in flight: it is done, or queued again.
 void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
-  if (part->won && !part->unfenced) return end(part, {}, out);
+  const bool torn = std::exchange(part->torn, false);
+  if (part->won && !part->unfenced && !torn) return end(part, {}, out);
   if (const auto pointless = cancelled_or_expired(*part, now); !pointless)
     return end(part, pointless, out);
   const uint64_t all =
@@ -367,7 +368,11 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
   const bool everywhere = (part->avoid & all) == all;
   const bool again =
       (part->reached || part->late) && part->tries <= config_.resends_max * scheduler_.rails();
-  if (part->tries > config_.retries_max || (everywhere && !again)) {
+  if (part->won && torn) {
+    part->won = false;
+    part->alone = true;
+    part->begun = 0;
+  } else if (part->tries > config_.retries_max || (everywhere && !again && !part->alone)) {
     const Error& e = part->last;
     return end(part,
                fail(Code::kUnavailable, "%s: %s", peer_->descriptor.node.c_str(), e.what.c_str()),
@@ -412,6 +417,7 @@ void RailQueue::ended(const AttemptPtr& attempt, Result<> outcome, Time now, Out
     *it = std::move(in_flight_.back());
     in_flight_.pop_back();
   }
+  const bool torn = !outcome && part->guarded_read() && (part->won || !part->out.empty());
   if (attempt->unfenced) {
     scheduler_.failed(attempt->rail, attempt->id, now);
     part->unfenced = true;
@@ -447,6 +453,10 @@ void RailQueue::ended(const AttemptPtr& attempt, Result<> outcome, Time now, Out
     part->late = false;
     ++part->tries;
     part->last = std::move(outcome.error());
+  }
+  if (torn) {
+    part->torn = true;
+    part->avoid |= bit(attempt->rail);
   }
   if (part->out.empty()) settle(part, now, out);
 }

@@ -71,7 +71,8 @@ void RailQueue::hedge_overdue(Time now, Outbox& out) {
     const PartPtr part = (*it)->part;
     if (part->won) continue;
     if (late.late == RailScheduler::Late::kOverdue) {
-      if (static_binding_.binds() || part->out.size() != 1 || part->hedging) continue;
+      if (static_binding_.binds() || part->out.size() != 1 || part->hedging || part->alone)
+        continue;
       part->hedging = true;
       hedges_.push_back(part);
     } else {

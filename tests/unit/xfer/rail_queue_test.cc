@@ -212,6 +212,53 @@ TEST_SUITE("rail queue") {
     CHECK(b.queue.view()[slow->rail].errors == 0);
   }
 
+  TEST_CASE("a guarded read whose loser did not look at the guard is read again, by one attempt") {
+    const auto hedged = [](Bench& b) {
+      SlicePtr guarded = b.slice(0);
+      guarded->guard.offset = 64;
+      b.queue.push(std::move(guarded));
+      auto slow = b.pull_any();
+      b.pass(milliseconds(30));
+      b.queue.tick();
+      auto quick = b.pull(1 - slow->rail);
+      REQUIRE(quick);
+      return std::pair(slow, quick);
+    };
+    for (const bool loser_first : {false, true}) {
+      Bench b(2);
+      const auto [slow, quick] = hedged(b);
+      if (loser_first) b.queue.complete(slow, broken());
+      b.queue.complete(quick, {});
+      if (!loser_first) b.queue.complete(slow, fail(Code::kUnavailable, "recalled"));
+      CHECK(b.done.count() == 0);  // the slow one's bytes may be of another object
+      auto again = b.pull_any();
+      REQUIRE(again);
+      CHECK(again->rail == quick->rail);
+      b.pass(milliseconds(30));
+      b.queue.tick();
+      CHECK_FALSE(b.pull(1 - again->rail));
+      again->digest = 9;
+      b.queue.complete(again, {});
+      REQUIRE(b.done.count() == 1);
+      CHECK(b.done.ended()[0].second.has_value());
+      CHECK(b.done.digest(0) == uint64_t{9});
+    }
+    Bench stale(2);
+    const auto [late, first] = hedged(stale);
+    stale.queue.complete(first, {});
+    stale.queue.complete(late, fail(Code::kStale, "the guard holds another generation"));
+    CHECK(stale.done.count() == 0);
+    stale.queue.complete(stale.pull(first->rail), fail(Code::kStale, "it holds another"));
+    REQUIRE(stale.done.count() == 1);
+    CHECK(stale.done.ended()[0].second.error().code == Code::kStale);
+    Bench both(2);  // each looked at the guard after its bytes
+    const auto [one, other] = hedged(both);
+    both.queue.complete(other, {});
+    both.queue.complete(one, {});
+    REQUIRE(both.done.count() == 1);
+    CHECK(both.done.ended()[0].second.has_value());
+  }
+
   TEST_CASE("a digest is reported for bytes that one rail alone has moved") {
     Bench b(2);
     b.push(0);
