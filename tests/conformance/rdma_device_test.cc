@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "device/stand_in.h"
 #include "tests/conformance/control.h"
@@ -184,6 +185,39 @@ TEST_SUITE("rdma") {
     CHECK(wrong.load() == 0);
     CHECK(user.moved("tcp") == 0);
     owner.engine->on_notification([](const Notification&) {});
+    TestFabric::get().heal();
+  }
+
+  TEST_CASE("of a write to a device's memory that is cancelled no byte lands afterwards (F50)") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    Node owner("owner", {"emu0"}, "/sys"), user("user", {"emu1"}, "/sys");
+    const uint32_t nic = TestFabric::get().nic("emu0");
+    emu::set_late(*TestFabric::get().fabric(), nic, true);
+    const Memory remote = owner.allocate(8 * kMiB), from = *user.engine->allocate(8 * kMiB);
+    const SegmentHandle segment = user.open(owner);
+    user.move(Op::kWrite, segment, remote.offset(), from.data(), kMiB);
+    fill(from.bytes(), 35);
+    emu::set_rate(*TestFabric::get().fabric(), nic, 8'000'000);  // 8 us a row
+    Request r;
+    r.op = Op::kWrite;
+    r.local = from.data();
+    r.segment = segment;
+    r.offset = remote.offset();
+    r.bytes = 64;
+    r.rows = 4096;  // more than a queue pair takes at once
+    r.local_stride = r.remote_stride = 128;
+    const BatchId batch = user.engine->allocate_batch();
+    REQUIRE(user.engine->submit(batch, {&r, 1}).has_value());
+    user.engine->cancel(batch);
+    CHECK(user.engine->status(batch, 0).state == TransferState::kCancelled);
+    user.engine->free_batch(batch);
+    const auto rows = owner.inside(remote).first(r.rows * r.remote_stride);
+    const std::vector<std::byte> ended(rows.begin(), rows.end());
+    // Elsewhere: it pushes along what was left.
+    user.move(Op::kWrite, segment, remote.offset() + 4 * kMiB, from.data(), 64);
+    CHECK(std::equal(rows.begin(), rows.end(), ended.begin()));
+    CHECK(user.moved("tcp") == 0);
     TestFabric::get().heal();
   }
 

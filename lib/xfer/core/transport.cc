@@ -5,6 +5,14 @@
 #include <algorithm>
 
 namespace mc::xfer {
+namespace {
+
+constexpr uint32_t kIndexMax = 65'535;  // of a NUMA node or GPU; a peer may send anything
+
+// What a peer sent plus one; 0, and what no machine has, is not known.
+int index_of(uint32_t sent) { return sent > kIndexMax ? -1 : static_cast<int>(sent) - 1; }
+
+}  // namespace
 
 const char* name(TransferState state) {
   switch (state) {
@@ -40,7 +48,7 @@ Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
 MemoryLocation Peer::memory_at(uint64_t offset) const {
   const BufferInfo* const b = find(offset, 0);
   if (b == nullptr) return {};
-  return {static_cast<int>(b->node) - 1, static_cast<int>(b->gpu) - 1};
+  return {index_of(b->node), index_of(b->gpu)};
 }
 
 void Peer::index_addresses() {

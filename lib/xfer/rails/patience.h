@@ -8,7 +8,7 @@
 //   - without others it ends at once.
 //
 // Each time one ends for that, the next wait is twice as long, up to half a second: cancels,
-// however many, cost a rail a few queue pairs a second at most.
+// however many, cost a rail a few queue pairs a second at most. Every 2 s without halve it again.
 //
 // Thread: one at a time (its rail's mutex).
 #pragma once
@@ -22,6 +22,7 @@ class Patience {
  public:
   static constexpr Duration kLeast = std::chrono::milliseconds(20);
   static constexpr Duration kMost = std::chrono::milliseconds(500);
+  static constexpr Duration kForget = std::chrono::seconds(2);
 
   // A transfer ended well, `took` after it was posted; if nobody wanted it any more, `unwanted`
   // after that began to be so.
@@ -38,8 +39,11 @@ class Patience {
   enum class Verdict : uint8_t { kKeep, kReplace, kEnd };
   Verdict judge(const Pair& pair, Time now) {
     if (pair.unwanted == Time::max()) return Verdict::kKeep;
+    for (; grown_ > kLeast && now - grew_ >= kForget; grew_ += kForget)
+      grown_ = std::max(grown_ / 2, kLeast);
     if (now - pair.unwanted < wait()) return Verdict::kKeep;
     grown_ = std::min(2 * grown_, kMost);
+    grew_ = now;
     return pair.others ? Verdict::kReplace : Verdict::kEnd;
   }
   // Of one that was replaced at `since`. True: it ends now.
@@ -50,6 +54,7 @@ class Patience {
  private:
   Duration wait() const { return std::min(std::max(grown_, 2 * usual_), kMost); }
   Duration usual_{}, grown_ = kLeast;
+  Time grew_{};  // or was halved since
 };
 
 }  // namespace mc::xfer

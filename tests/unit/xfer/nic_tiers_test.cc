@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "xfer/core/transport.h"
+
 namespace mc::xfer {
 namespace {
 
@@ -45,6 +47,23 @@ TEST_SUITE("nic tiers") {
     CHECK(tiers.gpu_beside("c") == "gpu 1");
     for (const char* elsewhere : {"b", "rxe0", "dark", "nobody"})
       CHECK(tiers.gpu_beside(elsewhere).empty());
+  }
+
+  TEST_CASE("where a peer's memory lies is not known if no machine has such a node or GPU") {
+    const auto at = [](uint32_t node, uint32_t gpu) {
+      Peer peer;
+      BufferInfo all;
+      all.bytes = 4096;
+      all.node = node;
+      all.gpu = gpu;
+      peer.descriptor.buffers.push_back(all);
+      return peer.memory_at(64);
+    };
+    CHECK(at(0, 0) == MemoryLocation{});
+    CHECK(at(1, 3) == MemoryLocation{0, 2});
+    CHECK(at(65'535, 65'536) == MemoryLocation{65'534, -1});
+    CHECK(at(0x8000'0000, 0x7fff'ffff) == MemoryLocation{});
+    CHECK(at(0xffff'ffff, 1) == MemoryLocation{-1, 0});
   }
 
   TEST_CASE("a GPU is found by its address in any spelling") {

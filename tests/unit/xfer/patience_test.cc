@@ -50,6 +50,33 @@ TEST_SUITE("xfer/patience") {
     CHECK_FALSE(patience.over({kStart, kStart - 1h, true}, kStart, kStart + 10ms));
   }
 
+  TEST_CASE("a wait that grew is half as long after each 2 s, and 20 ms in the end") {
+    const auto grown = [] {
+      Patience patience;
+      for (int i = 0; i < 6; ++i)
+        CHECK(patience.judge({kStart, kStart, true}, kStart + 501ms) == Verdict::kReplace);
+      return patience;
+    };
+    const auto kept = [](Patience patience, Duration later, Duration wait) {
+      const Time since = kStart + later, now = since + wait;
+      return patience.judge({since, since, true}, now) == Verdict::kKeep;
+    };
+    CHECK(kept(grown(), 1s, 499ms));
+    CHECK_FALSE(kept(grown(), 1s, 501ms));
+    CHECK(kept(grown(), 3s, 249ms));
+    CHECK_FALSE(kept(grown(), 3s, 251ms));
+    CHECK(kept(grown(), 5s, 124ms));
+    CHECK_FALSE(kept(grown(), 5s, 126ms));
+    CHECK(kept(grown(), 1h, 19ms));
+    CHECK_FALSE(kept(grown(), 1h, 21ms));
+    // What grows again meanwhile starts those 2 s anew.
+    Patience again = grown();
+    const Time then = kStart + 3s;
+    CHECK(again.judge({then, then, true}, then + 251ms) == Verdict::kReplace);
+    CHECK(kept(again, 5s, 240ms));
+    CHECK(kept(again, 4s, 499ms));
+  }
+
   TEST_CASE("cancels without end cost a rail few queue pairs a second") {
     Patience patience;
     int ended = 0;

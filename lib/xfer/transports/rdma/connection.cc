@@ -6,6 +6,8 @@
 namespace mc::xfer::rdma {
 namespace {
 
+constexpr size_t kSlots = Connection::kFlightsMax + 1;
+
 // Reads some bytes of the peer into one of the connection's words.
 void fill_read(uint64_t from, const uint64_t& word, uint32_t bytes, const Region& words,
                ibv_send_wr& wr, ibv_sge& sge) {
@@ -29,13 +31,13 @@ Connection::~Connection() {
 
 Result<> Connection::find_slot(Flight& flight) {
   if (words_region_ == nullptr) {
-    words_.resize(2 * kFlightsMax);
+    words_.resize(2 * kSlots);
     MC_TRY(words_region_,
            device_->register_memory(reinterpret_cast<std::byte*>(words_.data()),
                                     words_.size() * sizeof words_[0], IBV_ACCESS_LOCAL_WRITE));
-    for (int i = 0; i < static_cast<int>(kFlightsMax); ++i) free_slots_.push_back(i);
+    for (int i = 0; i < static_cast<int>(kSlots); ++i) free_slots_.push_back(i);
   }
-  MC_CHECK(!free_slots_.empty());
+  if (free_slots_.empty()) return fail(Code::kBusy, "too many transfers on one queue pair");
   flight.slot = free_slots_.back();
   free_slots_.pop_back();
   return {};
@@ -188,11 +190,15 @@ Connection::Dropped Connection::drop(const AttemptPtr& attempt, Time now) {
   if (here == flights_.end()) return Dropped::kUnknown;
   const FlightPtr flight = *here;
   if (flight->unwanted == Time{}) flight->unwanted = now;
-  if (std::erase(unposted_, flight) > 0) {
+  bool settling = false;
+  if (const auto at = std::find(unposted_.begin(), unposted_.end(), flight);
+      at != unposted_.end()) {
+    settling = flight->settles && flight->started;
     flight->cut = true;
-    flight->total = flight->next;
+    flight->total = flight->next + (settling ? 1 : 0);
+    if (!settling) unposted_.erase(at);
   }
-  if (flight->unanswered > 0) return Dropped::kEnding;
+  if (settling || flight->unanswered > 0) return Dropped::kEnding;
   forget(flight);
   return Dropped::kOver;
 }

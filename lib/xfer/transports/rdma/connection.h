@@ -8,7 +8,7 @@
 //
 // A write to memory of a device ends with a read of its last byte: NICs answer before such memory
 // has what they wrote, and a read pushes earlier writes along. So a peer that hears of the bytes,
-// in whatever way, finds them.
+// in whatever way, finds them. One that is cut short reads it too, after what was posted.
 //
 // Thread: one at a time (its owner's mutex).
 #pragma once
@@ -54,7 +54,7 @@ using FlightPtr = std::shared_ptr<Flight>;
 
 class Connection {
  public:
-  static constexpr size_t kFlightsMax = 64;
+  static constexpr size_t kFlightsMax = 64;  // beside them one ping
 
   Connection(uint32_t id, DevicePtr device, std::unique_ptr<QueuePair> pair)
       : id_(id), device_(std::move(device)), pair_(std::move(pair)), free_(pair_->depth()) {}
@@ -70,7 +70,8 @@ class Connection {
   bool full() const { return flights_.size() >= kFlightsMax; }
   const std::vector<FlightPtr>& flights() const { return flights_; }
 
-  // Errors: the local memory for guards cannot be registered. Posted by post().
+  // Errors: the local memory for guards cannot be registered; kBusy, there are too many flights.
+  // Posted by post().
   Result<> add(const FlightPtr& flight);
   Result<> post();  // an error: the connection is broken
   struct Done {
@@ -84,7 +85,7 @@ class Connection {
   enum class Dropped : uint8_t {
     kUnknown,  // it is not here
     kOver,     // nothing of it is under way: it is not here any more
-    kEnding    // what was posted ends by itself, and no more of it is posted
+    kEnding    // what was posted ends by itself, and no more of its bytes is posted
   };
   Dropped drop(const AttemptPtr& attempt, Time now);
   Patience::Pair state() const;

@@ -295,7 +295,7 @@ void PeerConnections::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
     for (const AttemptPtr& a : attempts) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
   if (wanted) want_connection(rail);
   if (broken != 0) give_up(rail, broken, why, false);
-  for (const auto& [a, error] : refused) give_back(a, error, false);
+  for (const auto& [a, error] : refused) give_back(a, error, error.code == Code::kBusy);
 }
 
 Result<> PeerConnections::find(const NicPair& route, const Connection& connection,

@@ -14,6 +14,7 @@ constexpr Duration kFenceTime = std::chrono::seconds(1);   // then writes fail i
 constexpr Duration kFenceTry = std::chrono::milliseconds(300);
 constexpr Duration kFencePause = std::chrono::milliseconds(20);
 constexpr size_t kFailMax = 4096;
+constexpr int kLooksMax = 256;  // at completions, before a queue pair is judged
 
 bool is_write(const FlightPtr& f) { return f->op == Op::kWrite; }
 
@@ -233,6 +234,15 @@ void PeerConnections::end_unwanted(RailIndex rail, Time now) {
   uint32_t over = 0;
   EndpointPool::Id pooled = 0;
   std::vector<AttemptPtr> unsent;
+  const auto any = [&e] {
+    Lock lock(e.mutex);
+    for (const Connection* const c : {e.connection.get(), e.replaced.get()})
+      if (c != nullptr && c->state().unwanted != Time::max()) return true;
+    return false;
+  };
+  // A process that stood still for a while has not seen yet what completed meanwhile.
+  for (int i = 0; i < kLooksMax && any() && transport_.drain(nic_of(rail), true); ++i) {
+  }
   {
     Lock lock(e.mutex);
     if (e.replaced != nullptr) {

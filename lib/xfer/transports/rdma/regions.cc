@@ -97,7 +97,7 @@ RegionPtr Regions::make(const DevicePtr& device, const Entry& e) {
 void Regions::offer(const Buffer& buffer) {
   if (buffer.data == nullptr) return;  // a file
   Lock changing(changing_);
-  Entry e{buffer.data, buffer.bytes, buffer.writable, buffer.backend, location_of(buffer), {}};
+  Entry e{buffer.data, buffer.bytes, buffer.writable, buffer.backend, {}, {}};
   e.on.resize(devices_.size());
   std::vector<std::thread> others;
   for (size_t i = 0; i < devices_.size(); ++i) {
@@ -112,6 +112,7 @@ void Regions::offer(const Buffer& buffer) {
     if (!beside) on_device();
   }
   for (std::thread& other : others) other.join();
+  e.at = location_of(buffer);  // its pages lie somewhere only once they are registered
   Lock lock(mutex_);
   by_address_.emplace(buffer.data, &buffer);
   entries_.emplace(&buffer, std::move(e));
@@ -139,8 +140,8 @@ void Regions::describe(const Buffer& buffer, BufferInfo& info) const {
   const auto it = entries_.find(&buffer);
   if (it == entries_.end()) return;
   info.rdma_addr = reinterpret_cast<uint64_t>(it->second.data);
-  info.node = static_cast<uint32_t>(it->second.at.node + 1);
-  info.gpu = static_cast<uint32_t>(it->second.at.gpu + 1);
+  info.node = static_cast<uint32_t>(it->second.at.node) + 1;
+  info.gpu = static_cast<uint32_t>(it->second.at.gpu) + 1;
   for (const RegionPtr& region : it->second.on)
     info.rkeys.push_back(region == nullptr ? 0 : region->rkey());
 }
