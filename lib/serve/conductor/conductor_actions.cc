@@ -42,7 +42,9 @@ void Conductor::carry_out(const sched::SendStep& s, const InHand&) {
 template <>
 void Conductor::carry_out(const sched::AbortAt& a, const InHand&) {
   const std::string name = wire(a.of);
-  workers_.owed_aborts.owe(a.at, name);
+  const auto now = workers_.all().find(a.at.node);
+  if (now == workers_.all().end() || now->second->epoch <= a.at.epoch)  // else it was replaced
+    workers_.owed_aborts.owe(a.at, name);
   abort_at(a.at, name, a.reason);
 }
 
