@@ -1,5 +1,6 @@
 // The data plane spoken by hand, by a client that knows the secret and means no good: each lie
 // costs it an error or the connection, and the owner nothing.
+#include <array>
 #include <cstring>
 
 #include "io/limits.h"
@@ -420,6 +421,25 @@ TEST_SUITE("xfer/hostile") {
     CHECK(digest(pair.remote.bytes().first(2000)) == digest(std::vector<std::byte>(2000)));
     std::vector<std::byte> local(1024);  // the owner serves others
     CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 5s).has_value());
+  }
+
+  TEST_CASE("a fence between the writes of a frame that drips waits for none of them") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient slow(pair.owner->describe());
+    const uint64_t begin = pair.remote.offset();
+    const std::array<Descriptor, 2> ends{slow.descriptor(begin, 1000),
+                                         slow.descriptor(begin + 48 * kKiB, 1000)};
+    slow.send(make_header(Kind::kWriteMany, 1, ends.data(), sizeof ends), ends.data(), sizeof ends);
+    CHECK(slow.payload(std::vector<std::byte>(500, std::byte{7})));
+    const Time before = kClock.now();
+    const auto* first = reinterpret_cast<const unsigned char*>(pair.remote.data());
+    while (__atomic_load_n(first + 499, __ATOMIC_RELAXED) != 7)
+      REQUIRE(kClock.now() - before < 10s * kSlow);
+    FencedRange between{begin + 16 * kKiB, 16 * kKiB};
+    CHECK(pair.owner->fence({&between, 1}));
+    CHECK(slow.payload(std::vector<std::byte>(1500, std::byte{7})));
+    CHECK(slow.reply() == 0);  // its connection is as it was
+    CHECK(slow.reply() == 0);
   }
 
   TEST_CASE("once a connection is retired, no byte sent over it is applied any more") {

@@ -402,14 +402,22 @@ void RailQueue::complete(std::span<Ended> all) {
   bool wake = false;
   {
     Lock lock(mutex_);
-    for (Ended& e : all) ended(e.attempt, std::move(e.outcome), now, out);
+    for (size_t i = 0; i < all.size(); ++i) {
+      const auto moved = [&](const Ended& e) {
+        return e.outcome && !e.attempt->unfenced && e.attempt->rail == all[i].attempt->rail;
+      };
+      const bool more = std::any_of(all.begin() + static_cast<ptrdiff_t>(i) + 1, all.end(), moved);
+      ended(std::move(all[i]), more, now, out);
+    }
     wake = waiting() || closed_;
   }
   if (wake) changed_->notify_all();
   out.send(sink_);
 }
 
-void RailQueue::ended(const AttemptPtr& attempt, Result<> outcome, Time now, Outbox& out) {
+void RailQueue::ended(Ended one, bool more, Time now, Outbox& out) {
+  const AttemptPtr attempt = std::move(one.attempt);
+  Result<> outcome = std::move(one.outcome);
   const PartPtr part = std::move(attempt->part);
   std::erase(part->out, attempt);
   if (const auto it = std::find(in_flight_.begin(), in_flight_.end(), attempt);
@@ -428,7 +436,7 @@ void RailQueue::ended(const AttemptPtr& attempt, Result<> outcome, Time now, Out
     if (attempt->recalled.load())
       scheduler_.recalled(attempt->rail, attempt->id, now);
     else
-      scheduler_.done(attempt->rail, attempt->id, now);
+      scheduler_.done(attempt->rail, attempt->id, now, more);
     times_.heard = now;
     part->won = true;
     // With one attempt, no other attempt can have written over the bytes since.

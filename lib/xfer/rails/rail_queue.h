@@ -135,8 +135,8 @@ class RailQueue {
   void bind(Attempt::Part& part) MC_REQUIRES(mutex_);
   AttemptPtr try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) MC_REQUIRES(mutex_);
   PartPtr take_head(uint64_t max_slice_bytes, ClassMask may, Time now) MC_REQUIRES(mutex_);
-  void ended(const AttemptPtr& attempt, Result<> outcome, Time now, Outbox& out)
-      MC_REQUIRES(mutex_);
+  // `more`: another one that moved its bytes follows, of the same answer.
+  void ended(Ended one, bool more, Time now, Outbox& out) MC_REQUIRES(mutex_);
   void settle(const PartPtr& part, Time now, Outbox& out) MC_REQUIRES(mutex_);
   void end(const PartPtr& part, const Result<>& outcome, Outbox& out) MC_REQUIRES(mutex_);
   void cancel_attempt(const AttemptPtr& attempt, Outbox& out) MC_REQUIRES(mutex_);

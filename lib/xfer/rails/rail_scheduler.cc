@@ -1,6 +1,7 @@
 #include "xfer/rails/rail_scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mc::xfer {
 namespace {
@@ -148,8 +149,10 @@ std::optional<RailScheduler::Attempt> RailScheduler::take(Rail& r, AttemptId id)
   return a;
 }
 
-void RailScheduler::learn(Rail& r, const Attempt& a, Time now) {
-  r.sample_bytes += a.bytes;
+void RailScheduler::learn(Rail& r, Time now) {
+  const uint64_t answered = std::exchange(r.together, 0);
+  const std::optional<Time> alone = std::exchange(r.alone_sent, std::nullopt);
+  r.sample_bytes += answered;
   const double span = seconds(now - r.sample_start);
   const bool conclusive = r.sample_bytes >= kSampleBytes && span > 0;
   if (conclusive && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
@@ -161,14 +164,13 @@ void RailScheduler::learn(Rail& r, const Attempt& a, Time now) {
     r.sample_whole = false;
     judge_speed(now);
   }
-  // An attempt that met an empty rail tells the latency: a short one what it is, a long one, whose
-  // time is mostly the rate's, what it is not.
-  if (a.id != r.alone) return;
-  const double took = seconds(now - a.sent);
-  if (a.bytes < kSampleBytes) {
-    learn_from_few(r, a.bytes, now - a.sent);
+  // An answer to an attempt that met an empty rail tells the latency: a short one what it is, a
+  // long one, whose time is mostly the rate's, what it is not.
+  if (!alone) return;
+  if (answered < kSampleBytes) {
+    learn_from_few(r, answered, now - *alone);
   } else if (r.knows_latency) {
-    r.latency = std::min(r.latency, took);
+    r.latency = std::min(r.latency, seconds(now - *alone));
   }
 }
 
@@ -209,13 +211,15 @@ void RailScheduler::judge_speed(Time now) {
     if (r.bandwidth > 0) r.health.compare(r.bandwidth / *middle, now);
 }
 
-void RailScheduler::done(RailIndex i, AttemptId id, Time now) {
+void RailScheduler::done(RailIndex i, AttemptId id, Time now, bool more) {
   Rail& r = rails_[i];
   const auto a = take(r, id);
   if (!a) return;
   ++r.slices;
   r.bytes += a->bytes;
-  learn(r, *a, now);
+  r.together += a->bytes;
+  if (id == r.alone) r.alone_sent = a->sent;
+  if (!more) learn(r, now);
   const double late = std::max(0., seconds(now - a->sent - a->predicted));
   r.lateness += kLatenessWeight * (late - r.lateness);
   if (!a->named_lost) r.health.succeeded(now);
@@ -231,6 +235,7 @@ void RailScheduler::failed(RailIndex i, AttemptId id, Time now) {
 
 void RailScheduler::recalled(RailIndex i, AttemptId id, Time now) {
   Rail& r = rails_[i];
+  if (r.together > 0) learn(r, now);  // it was to be the last of an answer
   // The rail was slower than predicted: learn at least how slow.
   if (const auto a = take(r, id); a && a->named_overdue && now > a->sent) {
     const double at_most = static_cast<double>(a->bytes + r.inflight) / seconds(now - a->sent);

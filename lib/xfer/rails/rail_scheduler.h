@@ -65,7 +65,9 @@ class RailScheduler {
   void limit(RailIndex r, double share);
 
   void sent(RailIndex r, AttemptId attempt, uint64_t bytes, Time now);
-  void done(RailIndex r, AttemptId attempt, Time now);      // learned from
+  // Learned from. `more`: others that were answered together with it follow, with the same `now`:
+  // they are one answer.
+  void done(RailIndex r, AttemptId attempt, Time now, bool more = false);
   void failed(RailIndex r, AttemptId attempt, Time now);    // held against the rail
   void recalled(RailIndex r, AttemptId attempt, Time now);  // neither: hedge lost, cancelled
   void unwanted(RailIndex r, AttemptId attempt);  // it is to be recalled, which may take a while
@@ -112,8 +114,10 @@ class RailScheduler {
     // Bytes completed since the sample began; it restarts after the rail was idle.
     Time sample_start{};
     uint64_t sample_bytes = 0;
-    bool sample_whole = false;  // all of its bytes were sent since it began
-    AttemptId alone = 0;        // the last attempt that was sent while nothing was in flight
+    bool sample_whole = false;       // all of its bytes were sent since it began
+    AttemptId alone = 0;             // the last attempt that was sent while nothing was in flight
+    uint64_t together = 0;           // bytes of the answer that is being told
+    std::optional<Time> alone_sent;  // `alone` is part of it
   };
   enum class Fitness : uint8_t { kNone, kLastResort, kSpare, kFull };
   // `near`: unmapped rails of a lower tier than this are as good as mapped ones.
@@ -123,7 +127,7 @@ class RailScheduler {
   uint64_t window(const Rail& r) const;
   double predicted(const Rail& r, uint64_t bytes, Time now, const MemoryEnds& memory) const;
   static std::optional<Attempt> take(Rail& r, AttemptId id);
-  void learn(Rail& r, const Attempt& a, Time now);
+  void learn(Rail& r, Time now);
   static void learn_from_few(Rail& r, uint64_t bytes, Duration took);
   static void learn_latency(Rail& r, double latency, double weight);
   void judge_speed(Time now);  // which rails are slow, compared with the others

@@ -94,6 +94,28 @@ TEST_SUITE("rail_scheduler") {
     CHECK(w.fenced());
   }
 
+  TEST_CASE("attempts that are answered together are one sample, of the rate and of the latency") {
+    constexpr uint64_t kSmall = 4 * kKiB, kTogether = 32;
+    constexpr double kSlowRate = 12.5e6, kRoundTrip = 200e-6;
+    for (const double rate : {kSlowRate, kRate}) {
+      RailScheduler s{SprayConfig{}};
+      const RailIndex r = s.add({"l", "r", -1, true});
+      AttemptId id = 0;
+      double now = 1;
+      for (int burst = 0; burst < 40; ++burst) {
+        for (uint64_t i = 0; i < kTogether; ++i) s.sent(r, id + i, kSmall, at(now));
+        now += kRoundTrip + kTogether * kSmall / rate;
+        for (uint64_t i = 0; i < kTogether; ++i) s.done(r, id + i, at(now), i + 1 < kTogether);
+        id += kTogether;
+        now += .01;
+      }
+      const RailView seen = s.view(r, at(now));
+      CAPTURE(rate);
+      CHECK(seen.bandwidth > rate / 2);
+      CHECK(seen.bandwidth < 2 * rate);
+    }
+  }
+
   TEST_CASE("a rail that loses a fifth of its attempts is put to rest, longer each time") {
     Rails rails(3, {.rate = kRate});
     rails[0].loss = .2;

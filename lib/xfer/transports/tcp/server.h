@@ -53,6 +53,9 @@ class Server final : private Acceptor::Owner {
     Time answer_by{};
     // The range of the segment that it may write to; empty: none.
     std::atomic<uint64_t> writes_from{0}, writes_to{0};
+    // Of a frame of several writes: the range of each, begin and end. Others lie between them.
+    Mutex parts_mutex;
+    std::vector<std::pair<uint64_t, uint64_t>> parts MC_GUARDED_BY(parts_mutex);
     std::thread thread;
     bool done = false;
   };
@@ -60,7 +63,9 @@ class Server final : private Acceptor::Owner {
   class WriteRange {
    public:
     WriteRange(Connection& c, const Descriptor& d);
-    ~WriteRange() { leave(); }
+    // Of several: `covers` all of them.
+    WriteRange(Connection& c, const Descriptor& covers, std::span<const Descriptor> all);
+    ~WriteRange();
     WriteRange(const WriteRange&) = delete;
     WriteRange& operator=(const WriteRange&) = delete;
     void leave() { c_.writes_to.store(0, std::memory_order_release); }
@@ -81,6 +86,7 @@ class Server final : private Acceptor::Owner {
   // A frame of several requests (server_many.cc).
   static Result<Descriptor> range_of(std::span<const Descriptor> many);
   Result<> receive_bodies(Connection& c, const Header& header, bool first_is_here);
+  static bool writes_to(Connection& c, const FencedRange& range);
   Result<> write_many(Connection& c, const Header& header);
   Result<> read_many(Connection& c, const Header& header);
   // The same for buffers behind a backend.

@@ -7,6 +7,9 @@
 #include "xfer/transports/tcp/tsan_ignore_scope.h"
 
 namespace mc::xfer::tcp {
+namespace {
+constexpr uint64_t kRefused = 256 * kKiB;  // received at a time of what goes nowhere
+}
 
 // The bodies. The first may have come with the frame before. Errors: kCorrupt.
 Result<> Server::receive_bodies(Connection& c, const Header& header, bool first_is_here) {
@@ -16,6 +19,9 @@ Result<> Server::receive_bodies(Connection& c, const Header& header, bool first_
   c.many.resize(n);
   if (first_is_here) c.many[0] = c.next.body;
   const size_t here = first_is_here ? 1 : 0;
+  // Answers that hold memory do not wait for bodies that are not here yet.
+  if (c.answers.pins() && c.stream.ahead() < (n - here) * sizeof(Descriptor))
+    MC_TRY_(send_answers(c));
   MC_TRY_(
       c.stream.receive(c.many.data() + here, (n - here) * sizeof(Descriptor), unless_stopping()));
   if (!check_body(header, c.many.data()))
@@ -45,7 +51,7 @@ Result<Descriptor> Server::range_of(std::span<const Descriptor> many) {
 Result<> Server::write_many(Connection& c, const Header& header) {
   const std::span<const Descriptor> all = c.many;
   MC_TRY(const Descriptor covers, range_of(all));
-  const WriteRange range(c, covers);
+  const WriteRange range(c, covers, all);
   std::vector<Result<BufferPtr>> buffers;
   std::vector<iovec> parts;
   std::vector<std::byte> refused;  // bytes that go nowhere
@@ -88,8 +94,13 @@ Result<> Server::write_many(Connection& c, const Header& header) {
       buffers.push_back(std::move(buffer));
       continue;
     }
-    if (!buffer && refused.size() < d.bytes) refused.resize(kManyBytesMax);  // it does not move
-    parts.push_back({buffer ? first : refused.data(), d.bytes});
+    if (buffer) {
+      parts.push_back({first, d.bytes});
+    } else {
+      refused.resize(kRefused);
+      for (uint64_t at = 0; at < d.bytes; at += kRefused)
+        parts.push_back({refused.data(), std::min(d.bytes - at, kRefused)});
+    }
     buffers.push_back(std::move(buffer));
   }
   return receive(true);
