@@ -88,10 +88,9 @@ TEST_SUITE("io/loop") {
     CHECK(events > 0);
     CHECK(memory >= 8 * events);  // a look at descriptors costs a system call
     clock.advance(1ms);
-    for (const int before = events; events == before;) {
-      REQUIRE(loop.turn(60s).has_value());
-      CHECK(events == before + 1);  // at once when the last look is some time ago
-    }
+    const int before = events;
+    REQUIRE(loop.turn(60s).has_value());
+    CHECK(events == before + 1);  // at once when the last look is some time ago
     int posted = 0;
     REQUIRE(loop.post([&] { ++posted; }));
     REQUIRE(loop.turn(60s).has_value());

@@ -91,6 +91,7 @@ Result<> Server::write_many(Connection& c, const Header& header) {
       Header one = header;
       one.id += answered++;
       MC_TRY_(write_backed(c.stream, one, d, *buffer));
+      c.stream.receive_by(clock_.now() + config_.frame_max);  // its disk may be slow
       buffers.push_back(std::move(buffer));
       continue;
     }
