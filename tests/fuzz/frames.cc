@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/hash.h"
 #include "base/log.h"
@@ -100,7 +102,8 @@ void greet(Socket& socket, const Owner& owner) {
   MC_CHECK(socket.receive(&reply, sizeof reply) && reply.code == 0);
 }
 
-void repair(Record& r, const Owner& owner) {
+// Returns: what follows the header.
+std::string repair(Record& r, const Owner& owner) {
   if ((r.fix & kFixGeneration) != 0) r.body.generation = owner.segment.generation.n;
   if ((r.fix & kNearOffset) != 0) {
     r.body.offset %= 2 * (kOpen + kClosed);
@@ -115,9 +118,19 @@ void repair(Record& r, const Owner& owner) {
     r.header.kind = static_cast<Kind>(1 + static_cast<uint8_t>(r.header.kind) % 8);
     r.header.body_bytes = r.header.kind == Kind::kRetire ? kNonceBytes : sizeof r.body;
   }
+  // The same again and again, a kilobyte further each time.
+  std::vector<Descriptor> bodies(1, r.body);
+  if ((r.fix & kFixMagic) != 0 && is_many(r.header.kind)) {
+    bodies.resize(1 + r.payload % 4, r.body);
+    for (size_t i = 0; i < bodies.size(); ++i) bodies[i].offset += i * 1024;
+    r.header.body_bytes = static_cast<uint32_t>(bodies.size() * sizeof r.body);
+  }
+  const size_t bytes = std::min<size_t>(r.header.body_bytes, bodies.size() * sizeof r.body);
   if ((r.fix & kFixSums) != 0)
-    r.header = make_header(r.header.kind, r.header.id, &r.body,
-                           std::min<uint32_t>(r.header.body_bytes, sizeof r.body));
+    r.header = make_header(r.header.kind, r.header.id, bodies.data(), static_cast<uint32_t>(bytes));
+  std::string out(bytes, '\0');
+  std::memcpy(out.data(), bodies.data(), bytes);
+  return out;
 }
 
 void converse(const Owner& owner, const uint8_t* data, size_t size) {
@@ -126,11 +139,10 @@ void converse(const Owner& owner, const uint8_t* data, size_t size) {
   for (; size >= sizeof(Record); data += sizeof(Record), size -= sizeof(Record)) {
     Record r;
     std::memcpy(static_cast<void*>(&r), data, sizeof r);
-    repair(r, owner);
+    const std::string body = repair(r, owner);
     const std::vector<std::byte> payload(r.payload * 64u, std::byte{0xee});
     // Once the owner closed, the rest of the conversation is not heard.
-    if (!socket.send(&r.header, sizeof r.header) ||
-        !socket.send(&r.body, std::min<size_t>(r.header.body_bytes, sizeof r.body)) ||
+    if (!socket.send(&r.header, sizeof r.header) || !socket.send(body.data(), body.size()) ||
         !socket.send(payload.data(), payload.size()))
       break;
   }
