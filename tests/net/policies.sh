@@ -25,43 +25,46 @@ for i, r in enumerate(chosen):
     print(json.dumps({'timestamp': i * 32000 // len(chosen), 'input_length': r['input_length'],
                       'output_length': 4, 'hash_ids': r['hash_ids']}))
 PY
-run_policy() ( # the live run beside its simulation, into $T/POLICY.cal; its cluster is $T/POLICY/cluster
-  policy=$1 rc=0 to=$T
+run_policy() ( # POLICY TIME-SCALE: the live run beside its simulation, into $T/POLICY.cal
+  policy=$1 scale=$2 rc=0 to=$T
   T=$T/$policy
   mkdir "$T"
   cp "$to/trace.jsonl" "$T"
-  cluster_up --prefill 4 --decode 2 --store 0 --block-size 512 --time-scale 20 --policy "$policy"
+  cluster_up --prefill 4 --decode 2 --store 0 --block-size 512 --time-scale "$scale" --policy "$policy"
   expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --max-lag 5s \
-    --report "$T/report.json" --require 'kv-errors==0'
-  "$MC_BIN/mc-replay" calibrate "$T/report.json" --time-scale 20 --output json \
+    --speed "$(jq -n "20 / $scale")" --report "$T/report.json" --require 'kv-errors==0'
+  "$MC_BIN/mc-replay" calibrate "$T/report.json" --time-scale "$scale" --output json \
     >"$to/$policy.cal" 2>"$T/err" || rc=$?
   [ "$rc" = 0 ] || [ "$rc" = 5 ] || [ "$rc" = 6 ] || die "calibrate of $policy exits $rc: $(cat "$T/err")"
 )
-in_order() { # live or simulated
-  jq -se --arg how "$1" 'map(.figures.ttft_s[$how]) | .[0] < .[1] and .[1] < .[2]' \
+# in_order HOW SHARE: live or simulated, the next policy is behind by that share of what it is simulated
+in_order() {
+  jq -se --arg how "$1" --argjson share "$2" 'map(.figures.ttft_s) |
+    [.[:-1], .[1:]] | transpose | all(.[1][$how] - .[0][$how] > $share * (.[1].simulated - .[0].simulated))' \
     "$T"/{kvcache,count,random}.cal >/dev/null
 }
 
-# All three at once, so that what else the machine does hits all of them. One that was busy says
-# nothing all the same, nor does one that fell behind (--max-lag): three goes.
-for go in 1 2 3; do
+# All three at once, so that what else the machine does hits all of them. One that was busy says nothing
+# all the same, nor does one that fell behind (--max-lag): it gets slower models, whose times are more
+# of what is measured. Policies that are alike are never that far apart.
+for scale in 20 40 80; do
   runs=()
   for policy in kvcache count random; do
-    run_policy $policy &
+    run_policy $policy $scale &
     runs+=($!)
   done
   failed=0  # their clusters are down before this ends
   for run in "${runs[@]}"; do wait "$run" || failed=1; done
   if [ $failed = 1 ]; then
     why="a policy's run failed: see above"
-    echo "$why, go $go of 3"
+    echo "$why, at time scale $scale"
     continue
   fi
   jq -r '.figures | "\(.ttft_s.live) \(.ttft_s.simulated) \(.hit_ratio.live)"' \
     "$T"/{kvcache,count,random}.cal
-  in_order simulated || die "simulated: not in that order"
-  ! in_order live || exit 0
-  why="live: not in that order"
-  echo "$why, go $go of 3"
+  in_order simulated 0 || die "simulated: not in that order"
+  ! in_order live 0.5 || exit 0
+  why="live: not in that order, or hardly"
+  echo "$why, at time scale $scale"
 done
 die "$why"

@@ -13,6 +13,7 @@ struct Store {
   Store(io::Loop& loop, uint64_t bytes, const std::string& disk = {}) {
     store::MasterServiceOptions options;
     options.listen = options.http = "127.0.0.1:0";
+    options.master.rebuild_wait = 0s;  // what it does not know is absent
     if (!disk.empty()) options.master.offload = "eager";
     auto opened = store::MasterService::open(loop, options, 1'700'000'000, 1, metrics);
     REQUIRE(opened);
