@@ -26,7 +26,6 @@ constexpr uint32_t kRefusalsMax = 64;         // connections above the limit tha
 constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
 constexpr size_t kUnreadMax = 256 * 1024;     // bytes of answers not taken: no further request then
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
-constexpr auto kLingerTime = std::chrono::seconds(2);
 
 event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
   event* const made = event_new(thread.base(), -1, 0, call, self);
@@ -54,19 +53,23 @@ struct Connections::Conn final : Parser::Events {
   std::string peer, body;
   ConnectionSlots::Slot slot{};
   BodyPace pace;
-  std::shared_ptr<Flow> flow;  // of the answer being written
-  uint64_t exchange = 0;       // being answered; 0: none
-  std::string out;             // sent by the loop, not yet written
-  bool flushing = false;       // it is in unsent_
-  bool ended = false;          // `out` completes its answer
-  size_t unflushed = 0;        // answers ended, bytes still in the buffer
-  bool refuse_all = false;     // above the limit of connections
-  bool in_body = false;        // the head of the request being read is complete
-  bool heard = false;          // it was read from
+  std::shared_ptr<Flow> flow;           // of the answer being written
+  uint64_t exchange = 0;                // being answered; 0: none
+  std::string out;                      // sent by the loop, not yet written
+  bool flushing = false;                // it is in unsent_
+  bool ended = false;                   // `out` completes its answer
+  size_t unflushed = 0;                 // answers ended, bytes still in the buffer
+  bool refuse_all = false;              // above the limit of connections
+  bool in_body = false, heard = false;  // the head of the request is complete; it was read from
   bool close_after = false;
   bool peer_closed = false;
   size_t held = 0;           // bytes of the body so far
   uint64_t body_length = 0;  // of the body, as its head says; 0: it does not
+  struct Rest {              // of a refused request, while it lingers
+    Time end{};              // when it is closed at the latest
+    uint64_t dropped = 0;    // bytes
+  };
+  Rest rest;
   struct Refusal {
     int status = 0;  // 0: it is not refused
     std::string why;
@@ -253,7 +256,7 @@ void Connections::accept(int fd, const std::string& peer) {
 void Connections::pump(Conn& conn) {
   evbuffer* input = bufferevent_get_input(conn.bev);
   conn.heard = true;
-  if (conn.state == Conn::State::kLingering) evbuffer_drain(input, evbuffer_get_length(input));
+  if (conn.state == Conn::State::kLingering) return drop_rest(conn);
   while (conn.state == Conn::State::kReading && evbuffer_get_length(input) > 0) {
     // Who does not read the answers has no more of them.
     if (!conn.parser.started() && conn.output() > kUnreadMax) return;
@@ -422,8 +425,19 @@ void Connections::linger(Conn& conn) {
   conn.state = Conn::State::kLingering;
   slots_.unfinished(conn.slot);
   shutdown(bufferevent_getfd(conn.bev), SHUT_WR);
-  conn.wait(kLingerTime);
-  pump(conn);
+  conn.rest.end = thread_.now() + options_.rest_time;
+  drop_rest(conn);
+}
+
+// As long as bytes come, but not for ever: who sends on without a look at the answer loses it.
+void Connections::drop_rest(Conn& conn) {
+  evbuffer* const input = bufferevent_get_input(conn.bev);
+  const size_t bytes = evbuffer_get_length(input);
+  evbuffer_drain(input, bytes);
+  conn.rest.dropped += bytes;
+  const Duration left = conn.rest.end - thread_.now();
+  if (conn.rest.dropped > options_.rest_max || left <= Duration::zero()) return drop(conn);
+  conn.wait(std::min(options_.rest_pause, left));
 }
 
 void Connections::drop(Conn& conn) {

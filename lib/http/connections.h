@@ -73,6 +73,7 @@ class Connections {
   void drop_slowest();
   bool flushed(Conn& conn);
   void linger(Conn& conn);
+  void drop_rest(Conn& conn);
   void drop(Conn& conn);
 
   EventThread& thread_;

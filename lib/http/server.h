@@ -87,6 +87,10 @@ struct ServerOptions {
   uint32_t queue_max = 4096;                // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
   Bytes body_rate_min{10'000};  // a second
+  // The rest of a refused body is read and dropped, so that its client sees the answer: as long as
+  // no pause is longer than this, all of it takes no longer, and is no more.
+  Duration rest_pause = std::chrono::seconds(5), rest_time = std::chrono::seconds(30);
+  Bytes rest_max{256 * kMiB};
   // Whose pages may ask, and by which hosts' names (http/web_check.h). The local socket is free of
   // this: no web page reaches it.
   std::vector<std::string> names{};

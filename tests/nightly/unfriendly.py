@@ -199,6 +199,17 @@ def raw(data, *, cut=None, half=False, drip=0):
         return read_all(s)
 
 
+def slow_and_refused():
+    """All of a body that is refused at its head, over four seconds, and only then a look at the answer."""
+    data = request(b'x' * (31 << 20))
+    piece = len(data) // 8
+    with connect() as s:
+        for i in range(0, len(data), piece):
+            s.sendall(data[i:i + piece])
+            time.sleep(0.5)
+        return read_all(s)
+
+
 def completion(members, prompt='"x"', model='tiny'):
     return '{"model":"%s","prompt":%s%s}' % (model, prompt, ',' + members if members else '')
 
@@ -366,6 +377,10 @@ def main():
 
     for name, (call, wanted) in CLIENTS.items():
         go('client', name, call, wanted)
+    late = slow_and_refused()
+    show('client', 'slow and refused', late, 4)
+    if status(late) != 413 or late.endswith(b'>'):
+        wrong.append(f'client slow and refused: {late[:300]!r}, want all of a 413')
     for word in ANSWERS:
         for streams in (False, True):
             go('engine', f'{word}{" streamed" if streams else ""}', lambda w=word, s=streams: evil(w, s), None)
