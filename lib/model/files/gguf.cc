@@ -189,8 +189,11 @@ Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, ui
                   escape(e.name).c_str(), shape_text(e.tensor.shape).c_str(),
                   static_cast<ull>(e.offset), data.size());
     e.tensor.bytes = data.subspan(e.offset, *bytes);
-    tensors.emplace(std::move(e.name), std::move(e.tensor));
+    const auto [it, first] = tensors.emplace(std::move(e.name), std::move(e.tensor));
+    if (!first)
+      return fail(Code::kCorrupt, "there are two tensors '%s'", escape(it->first).c_str());
   }
+  MC_TRY_(check_overlap(tensors));
   return tensors;
 }
 
@@ -216,7 +219,8 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file) {
     auto value = read_value(in, kind);
     if (!value)
       return fail(Code::kCorrupt, "'%s': %s", escape(key).c_str(), value.error().what.c_str());
-    g.metadata.emplace(key, std::move(*value));
+    if (!g.metadata.emplace(key, std::move(*value)).second)
+      return fail(Code::kCorrupt, "'%s' is there twice", escape(key).c_str());
   }
   MC_TRY(const uint64_t alignment, gguf_number(g, "general.alignment", 32, 1u << 20));
   MC_TRY(g.tensors, read_tensors(in, file, tensors, alignment));

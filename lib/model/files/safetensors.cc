@@ -15,11 +15,6 @@ constexpr size_t kRankMax = 8, kShardsMax = 4096;
 constexpr JsonLimits kHeaderLimits{.members = 1 << 18, .values = 1 << 22};
 using ull = unsigned long long;
 
-struct TensorRange {
-  uint64_t begin, end;
-  const std::string* name;
-};
-
 Result<std::vector<uint64_t>> read_numbers(const Json& entry, const char* key, size_t most) {
   const auto it = entry.find(key);
   if (it == entry.end() || !it->is_array() || it->size() > most)
@@ -56,21 +51,6 @@ Result<Tensor> read_entry(const Json& entry, std::span<const std::byte> data) {
                 static_cast<ull>(bytes));
   t.bytes = data.subspan(offsets[0], bytes);
   return t;
-}
-
-Result<> check_overlap(const Tensors& tensors, const std::byte* data) {
-  std::vector<TensorRange> ranges;
-  for (const auto& [name, t] : tensors) {
-    const auto begin = static_cast<uint64_t>(t.bytes.data() - data);
-    if (!t.bytes.empty()) ranges.push_back({begin, begin + t.bytes.size(), &name});
-  }
-  std::sort(ranges.begin(), ranges.end(),
-            [](const TensorRange& a, const TensorRange& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < ranges.size(); ++i)
-    if (ranges[i].begin < ranges[i - 1].end)
-      return fail(Code::kCorrupt, "tensors '%s' and '%s' overlap",
-                  escape(*ranges[i - 1].name).c_str(), escape(*ranges[i].name).c_str());
-  return {};
 }
 
 Result<> add_file(const std::string& path, TensorSet& set, Tensors& tensors) {
@@ -180,6 +160,24 @@ Result<uint64_t> bytes_of(const Tensor& t) {
   return *elements / t.blocks->elements * t.blocks->bytes;
 }
 
+Result<> check_overlap(const Tensors& tensors) {
+  struct Range {
+    const std::byte *begin, *end;
+    const std::string* name;
+  };
+  std::vector<Range> ranges;
+  for (const auto& [name, t] : tensors)
+    if (!t.bytes.empty())
+      ranges.push_back({t.bytes.data(), t.bytes.data() + t.bytes.size(), &name});
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < ranges.size(); ++i)
+    if (ranges[i].begin < ranges[i - 1].end)
+      return fail(Code::kCorrupt, "tensors '%s' and '%s' overlap",
+                  escape(*ranges[i - 1].name).c_str(), escape(*ranges[i].name).c_str());
+  return {};
+}
+
 Result<Tensors> parse_safetensors(std::span<const std::byte> file) {
   uint64_t header = 0;
   if (file.size() < 8)
@@ -202,7 +200,7 @@ Result<Tensors> parse_safetensors(std::span<const std::byte> file) {
       return fail(t.error().code, "tensor '%s': %s", escape(name).c_str(), t.error().what.c_str());
     tensors.emplace(name, std::move(*t));
   }
-  MC_TRY_(check_overlap(tensors, data.data()));
+  MC_TRY_(check_overlap(tensors));
   return tensors;
 }
 

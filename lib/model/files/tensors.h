@@ -38,6 +38,9 @@ struct Tensor {
 // the shape is too large. 0: a format that is not read here.
 Result<uint64_t> bytes_of(const Tensor& tensor);
 using Tensors = std::map<std::string, Tensor>;
+// Of one file: shared bytes would let a small file ask for any amount of memory. Errors: kCorrupt,
+// with both names.
+Result<> check_overlap(const Tensors& tensors);
 
 struct TensorSet {
   Tensors tensors;

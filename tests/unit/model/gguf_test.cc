@@ -59,6 +59,25 @@ TEST_CASE("gguf: a file that is cut anywhere, or lies, is refused") {
     CHECK_FALSE(parse_gguf(bytes_of(bad)).has_value());
 }
 
+TEST_CASE("gguf: what is named twice, and tensors that share bytes, are refused by name") {
+  const auto two = [](const std::string& second, uint64_t offset) {
+    std::string f = "GGUF" + fixed(3, 4) + fixed(2, 8) + fixed(0, 8);
+    for (const auto& [name, at] : {std::pair<std::string, uint64_t>{"w", 0}, {second, offset}})
+      f += text(name) + fixed(1, 4) + fixed(12, 8) + fixed(0, 4) + fixed(at, 8);
+    f.resize((f.size() + 31) / 32 * 32);
+    f += std::string(128, 'z');
+    const auto g = parse_gguf(bytes_of(f));
+    return g ? std::string("fine") : g.error().what;
+  };
+  CHECK(two("v", 64) == "fine");
+  CHECK(two("v", 32) == "tensors 'w' and 'v' overlap");
+  CHECK(two("v", 0).ends_with("overlap"));
+  CHECK(two("w", 64) == "there are two tensors 'w'");
+  const auto twice = parse_gguf(bytes_of(small_file(2, 0, key("a.number", 4, fixed(8, 4)))));
+  REQUIRE_FALSE(twice);
+  CHECK(twice.error().what == "'a.number' is there twice");
+}
+
 TEST_CASE("gguf: blocks take the bytes that their format says, and rows have whole ones") {
   const auto read = [](uint64_t elements, uint64_t type, size_t bytes, uint64_t offset = 0) {
     const std::string file = small_file(elements, offset, "", type, bytes);
