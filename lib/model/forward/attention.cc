@@ -303,7 +303,7 @@ class IntegerTiles {
     padded_keys_ = PaddedRows(work_.dim, wide_, memory);
     padded_values_ = PaddedRows(work_.dim, wide_, memory);
     for (size_t i = 0; i < work_.queries;) {
-      const uint32_t together = rows_together(work_.queries - i);
+      const uint32_t together = work_.kernels.blocks->rows_together(work_.queries - i);
       work_.kernels.blocks->round(queries + i * wide_, wide_, together, groups_,
                                   rounded_.rows().from(i, groups_));
       i += together;

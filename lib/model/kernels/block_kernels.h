@@ -33,10 +33,11 @@ struct BlockLayout {
   }
 };
 
-// Rows rounded to integers: x is about integer x scale. Of a chunk of 8, 4, 2 or 1 rows that are
-// computed together, [group][step][row][4] integers, [group][row] scales, and of each half of a
-// group and of the whole one (part 2), [group][part][row] sums times -1, and
-// sums times the scale.
+// Rows rounded to integers: x is about integer x scale. NaN becomes -127, and does not count for
+// the scale. Of a chunk of 8, 4, 2 or 1 rows that are computed together, [group][step][row][4]
+// integers, [group][row] scales, and of each half of a group and of the whole one (part 2),
+// [group][part][row] sums times -1, and sums times the scale. A chunk of 16 rows has
+// [group][row][32] integers.
 struct RoundedRows {
   int8_t* integers;
   float* scales;
@@ -69,11 +70,14 @@ struct BlockKernels {
   void (*round)(const float* x, size_t stride, uint32_t rows, uint32_t groups,
                 const RoundedRows& out);
   void (*multiply)(const BlockJob& job);
-};
+  uint32_t most_rows;  // computed together: 8 or 16
 
-// How many of `left` rows are computed together.
-inline uint32_t rows_together(size_t left) {
-  return left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-}
+  // How many of `left` rows are a chunk.
+  uint32_t rows_together(size_t left) const {
+    uint32_t rows = most_rows;
+    while (rows > left) rows /= 2;
+    return rows;
+  }
+};
 
 }  // namespace mc::model

@@ -1,33 +1,14 @@
 // Implements the products of block_kernels.h once, over V (kernels_body.h) and two types that a
 // file per instruction set defines before it includes this:
 //
-//   Words       64 bytes: the integers of a step, one of 4 for each of 16 columns
+//   Words       as block_words_body.h has it
 //   Dots<bits>  16 sums of products of integers; kRows: of how many rows together
 //
 // Nothing of the standard library may be instantiated here (kernels_body.h says why).
 #pragma once
 
+#include "model/kernels/block_words_body.h"
 #include "model/kernels/kernels_tails.h"
-
-constexpr float kLeastRounded = 1e-30f;  // a group whose numbers are all smaller is zero
-
-// Rounds a row's group to integers from -127 to 127, the largest to one of these.
-[[gnu::always_inline]] inline void round_group_of(const float* x, int8_t* out, float& scale,
-                                                  int32_t (&sums)[2]) {
-  const V a = V::load(x), b = V::load(x + kLanes);
-  const V larger =
-      V::greater_of(V::greater_of(a, V::sub(V::zero(), a)), V::greater_of(b, V::sub(V::zero(), b)));
-  const float most = larger.most();
-  const bool nothing = !(most >= kLeastRounded);
-  scale = nothing ? 0 : most / 127.0f;
-  const V inverse = V::all(nothing ? 0 : 127.0f / most);
-  const auto rounded = [&](V v) {
-    return V::lesser_of(V::greater_of(V::round(V::mul(v, inverse)), V::all(-127.0f)),
-                        V::all(127.0f));
-  };
-  sums[0] = rounded(a).store_integers(out);
-  sums[1] = rounded(b).store_integers(out + kLanes);
-}
 
 // A group of a chunk of rows.
 void round_group_rows(const float* x, size_t stride, uint32_t rows, uint32_t group,
@@ -55,24 +36,6 @@ void round_rows(const float* x, size_t stride, uint32_t rows, uint32_t groups,
   for (uint32_t g = 0; g < groups; ++g) round_group_rows(x, stride, rows, g, out);
 }
 
-// What is taken off a format's integers after its products (BlockFormat::offset).
-constexpr uint32_t offset_of(uint32_t bits, bool halves, bool minimum) {
-  return minimum ? 0 : bits == 4 ? (halves ? 4 : 8) : 1u << (bits - 1);
-}
-
-template <uint32_t kBits, uint32_t kStep>
-[[gnu::always_inline]] inline Words words_of(const std::byte* group) {
-  if constexpr (kBits == 8) {
-    return Words::load(group + 64 * kStep);
-  } else {
-    const Words both = Words::load(group + 64 * (kStep % 4));
-    Words w = kStep < 4 ? both.low() : both.high();
-    if constexpr (kBits > 4) w = w.with_bits(group + 256 + 8 * kStep, 16);
-    if constexpr (kBits > 5) w = w.with_bits(group + 320 + 8 * kStep, 32);
-    return w;
-  }
-}
-
 // `x`: the first row's integers, of each step those of kRows rows.
 template <uint32_t kBits, uint32_t kStep, uint32_t kEnd, uint32_t kRows, uint32_t kSome,
           uint32_t kWide>
@@ -91,10 +54,6 @@ template <uint32_t kBits, uint32_t kStep, uint32_t kEnd, uint32_t kRows, uint32_
     }
     add_words<kBits, kStep + 1, kEnd, kRows>(group, panel_bytes, x, dots);
   }
-}
-
-[[gnu::always_inline]] inline V scales_at(const std::byte* p, bool f16) {
-  return f16 ? V::load_f16(p) : V::load(reinterpret_cast<const float*>(p));
 }
 
 struct GroupPlace {  // of the first panel
@@ -153,17 +112,6 @@ template <uint32_t kBits, bool kMinimum, uint32_t kPart, uint32_t kRows, uint32_
     add_some<kBits, kMinimum, kPart, kSome>(at, x, first, sums);
 }
 
-// Fetches a group's share of kWide panels into the second cache: panels are so short that the
-// processor's own prefetching hardly begins before they end.
-template <uint32_t kWide>
-[[gnu::always_inline]] inline void fetch_ahead(const std::byte* from, size_t bytes,
-                                               size_t panel_bytes) {
-  for (size_t at = 0; at < bytes; at += 64) {
-    MC_UNROLL
-    for (uint32_t p = 0; p < kWide; ++p) __builtin_prefetch(from + p * panel_bytes + at, 0, 2);
-  }
-}
-
 // kRows rows by the kWide panels from the column `first` on.
 template <uint32_t kBits, bool kHalves, bool kMinimum, uint32_t kRows, uint32_t kWide>
 void block_tile(const BlockJob& job, uint32_t first, size_t row) {
@@ -220,14 +168,15 @@ void block_rows(const BlockJob& job, size_t row) {
 template <uint32_t kBits, bool kHalves, bool kMinimum>
 void block_panels(const BlockJob& job) {
   for (size_t row = 0; row < job.rows;) {
-    const uint32_t together = rows_together(job.rows - row);
-    switch (together) {
-      case 8: block_rows<kBits, kHalves, kMinimum, 8>(job, row); break;
-      case 4: block_rows<kBits, kHalves, kMinimum, 4>(job, row); break;
-      case 2: block_rows<kBits, kHalves, kMinimum, 2>(job, row); break;
-      default: block_rows<kBits, kHalves, kMinimum, 1>(job, row);
-    }
-    row += together;
+    const size_t left = job.rows - row;
+    if (left >= 8)
+      block_rows<kBits, kHalves, kMinimum, 8>(job, row), row += 8;
+    else if (left >= 4)
+      block_rows<kBits, kHalves, kMinimum, 4>(job, row), row += 4;
+    else if (left >= 2)
+      block_rows<kBits, kHalves, kMinimum, 2>(job, row), row += 2;
+    else
+      block_rows<kBits, kHalves, kMinimum, 1>(job, row), row += 1;
   }
 }
 

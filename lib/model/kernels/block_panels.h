@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "model/kernels/block_kernels.h"
-#include "model/kernels/panel_memory.h"
 #include "model/kernels/scratch.h"
 #include "model/kernels/thread_pool.h"
 

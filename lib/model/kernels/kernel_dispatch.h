@@ -21,6 +21,9 @@ extern const Kernels kKernels, kKernelsOfFloats;
 namespace avx512bf16 {
 extern const Kernels kKernels;
 }
+namespace amx {
+extern const BlockKernels kBlockKernels;
+}
 #endif
 
 }  // namespace mc::model

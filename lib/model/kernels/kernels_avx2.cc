@@ -282,7 +282,7 @@ struct Dots<8> {
 
 }  // namespace
 
-const BlockKernels kBlockKernels{round_rows, multiply_blocks};
+const BlockKernels kBlockKernels{round_rows, multiply_blocks, 8};
 const Kernels kKernels{"avx2",    multiply, widen,        round,           normalize,
                        gate,      attend,   score_pairs,  add_pair_values, turn_words,
                        pair_rows, soft_cap, exponentials, &kBlockKernels,  kQueries};

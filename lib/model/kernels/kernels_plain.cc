@@ -197,7 +197,7 @@ struct Dots {
 
 }  // namespace
 
-const BlockKernels kBlockKernels{round_rows, multiply_blocks};
+const BlockKernels kBlockKernels{round_rows, multiply_blocks, 8};
 const Kernels kKernels{"plain",   multiply, widen,        round,           normalize,
                        gate,      attend,   score_pairs,  add_pair_values, turn_words,
                        pair_rows, soft_cap, exponentials, &kBlockKernels,  kQueries};

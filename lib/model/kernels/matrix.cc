@@ -126,10 +126,11 @@ void Matrix::multiply_blocks(const Kernels& kernels, ThreadPool& threads, const 
   const uint32_t groups = columns_ / kGroup;
   const uint64_t work = uint64_t{rows_} * columns_ * count;
   const RoundedMemory rounded(count, groups);
-  share(threads, work, (count + kGroupRows - 1) / kGroupRows, [&](size_t part) {
-    const size_t end = std::min(count, (part + 1) * kGroupRows);
-    for (size_t row = part * kGroupRows; row < end;) {
-      const uint32_t together = rows_together(end - row);
+  const size_t most = kernels.blocks->most_rows;
+  share(threads, work, (count + most - 1) / most, [&](size_t part) {
+    const size_t end = std::min(count, (part + 1) * most);
+    for (size_t row = part * most; row < end;) {
+      const uint32_t together = kernels.blocks->rows_together(end - row);
       kernels.blocks->round(x + row * columns_, columns_, together, groups,
                             rounded.rows().from(row, groups));
       row += together;

@@ -1,12 +1,21 @@
-// Memory for the numbers between the steps of a forward pass. What a thread gives back is kept for
-// its next step: fresh pages of the system cost more than most steps do.
+// Memory for panels of weights, and for the numbers between the steps of a forward pass. Panels lie
+// in huge pages where the system gives them, for they are read from end to end. Of the rest, what a
+// thread gives back is kept for its next step: fresh pages of the system cost more than most steps
+// do.
 //
-// Thread: made and destroyed on one thread; the memory, any.
+// Thread: scratch memory is made and destroyed on one thread; the bytes, any. Panels: values.
 #pragma once
 #include <cstddef>
 #include <memory>
 
 namespace mc::model {
+
+struct FreePanels {
+  void operator()(std::byte* p) const;
+};
+using PanelMemory = std::unique_ptr<std::byte[], FreePanels>;
+
+PanelMemory allocate_panels(size_t bytes);  // not set to anything; MC_CHECK that there is memory
 
 class ScratchMemory {
  public:
@@ -25,5 +34,8 @@ class ScratchMemory {
  private:
   Piece piece_;
 };
+
+// Memory of this thread until its next call, not cleared, aligned to 64. The thread keeps it.
+std::byte* thread_scratch(size_t bytes);
 
 }  // namespace mc::model

@@ -23,7 +23,7 @@ constexpr uint32_t kThreadsMax = 1024;
 void CpuOptions::describe(OptionList& v) {
   v("threads", threads, "threads that compute (cpu engine); 0: one for each CPU");
   v("kernels", kernels, "instruction set of the cpu engine; all give the same bits",
-    {"auto", "avx512bf16", "avx512", "avx2", "plain"});
+    {"auto", "amx", "avx512bf16", "avx512", "avx2", "plain"});
   v("device", device,
     "for the cuda engine: cuda:0, cuda:1, or stand-in, which computes slowly on the host, to try "
     "the engine without a GPU");

@@ -20,7 +20,7 @@ namespace mc::serve {
 
 struct CpuOptions {
   uint32_t threads = 0;              // 0: one for each CPU
-  std::string kernels = "auto";      // avx512bf16, avx512, avx2, plain
+  std::string kernels = "auto";      // amx, avx512bf16, avx512, avx2, plain
   std::string device = "cuda:0";     // of the cuda engine: cuda:1, or stand-in
   std::string gemm = "auto";         // of the cuda engine: own kernels, or cublaslt
   std::string graphs = "auto";       // of the cuda engine: a step as one launch, or off

@@ -5,45 +5,19 @@
 #include <limits>
 
 #include "base/random.h"
+#include "block_products.h"
 #include "model/forward/transformer.h"
 #include "reference.h"
 #include "run.h"
-#include "seeded_blocks.h"
 
 using namespace mc;
 using namespace mc::model;
 
 namespace {
 
-BlockRows rows_in(const BlockFormat& f, uint32_t rows, uint32_t columns,
-                  const std::vector<std::byte>& bytes) {
-  const size_t row = size_t{columns} / f.elements * f.bytes;
-  REQUIRE(bytes.size() >= rows * row);
-  return {&f, rows,
-          [&bytes, row](uint32_t n, std::vector<std::byte>&) { return bytes.data() + n * row; }};
-}
-
-// Scales of MXFP4 go up to 2^127: sums of these are no numbers.
-std::vector<std::byte> moderate_blocks(const BlockFormat& f, size_t count) {
-  auto bytes = test::seeded_blocks(f, count);
-  for (size_t b = 0; f.ggml == 39 && b < count; ++b)
-    bytes[b * f.bytes] = static_cast<std::byte>(120 + b % 8);
-  return bytes;
-}
-
-std::vector<float> numbers(uint64_t seed, size_t n) {
-  Random random(seed);
-  std::vector<float> values(n);
-  for (float& v : values) v = static_cast<float>(random.uniform(-1, 1));
-  return values;
-}
-
 std::vector<float> product(const Matrix& m, const char* kernels, ThreadPool& threads,
                            std::span<const float> x) {
-  const size_t count = x.size() / m.columns();
-  std::vector<float> y(count * m.rows());
-  m.multiply(*kernels_named(kernels), threads, x.data(), count, y.data());
-  return y;
+  return test::product(m, *kernels_named(kernels), threads, x);
 }
 
 }  // namespace
@@ -56,7 +30,7 @@ TEST_CASE("block kernels: packed rows are read bit for bit, also where formats a
     bytes.push_back(test::seeded_blocks(f, kRows * kColumns / f.elements));
   std::vector<BlockRows> parts;
   for (size_t i = 0; i < bytes.size(); ++i)
-    parts.push_back(rows_in(block_formats()[i], kRows, kColumns, bytes[i]));
+    parts.push_back(test::rows_in(block_formats()[i], kRows, kColumns, bytes[i]));
   const Matrix m = Matrix::pack_blocks(kColumns, 8, parts, threads);
   REQUIRE(m.rows() == kRows * parts.size());
   for (uint32_t n = 0; n < m.rows(); ++n) {
@@ -75,15 +49,15 @@ TEST_CASE("block kernels: every instruction set, batch and number of threads giv
   ThreadPool one(1), three(3);
   for (const BlockFormat& f : block_formats()) {
     CAPTURE(f.name);
-    const auto bytes = moderate_blocks(f, kRows * kColumns / f.elements);
-    const BlockRows part = rows_in(f, kRows, kColumns, bytes);
+    const auto bytes = test::moderate_blocks(f, kRows * kColumns / f.elements);
+    const BlockRows part = test::rows_in(f, kRows, kColumns, bytes);
     const Matrix m = Matrix::pack_blocks(kColumns, 8, {&part, 1}, one);
-    const auto x = numbers(f.ggml, 15 * kColumns);  // rows together: 8, 4, 2 and 1
+    const auto x = test::random_numbers(f.ggml, 31 * kColumns);  // chunks of 16, 8, 4, 2 and 1
     const auto want = product(m, "plain", one, x);
     for (const Kernels* set : kernels_here()) {
       CAPTURE(set->name);
       REQUIRE(product(m, set->name, three, x) == want);
-      for (const size_t row : {0u, 8u, 13u, 14u}) {
+      for (const size_t row : {0u, 15u, 16u, 29u, 30u}) {
         const auto alone =
             product(m, set->name, one, std::span(x).subspan(row * kColumns, kColumns));
         REQUIRE(std::equal(alone.begin(), alone.end(), &want[row * kRows]));
@@ -99,10 +73,10 @@ TEST_CASE("block kernels: products are as near as rounding to 8 bits allows") {
   ThreadPool threads(1);
   for (const BlockFormat& f : block_formats()) {
     CAPTURE(f.name);
-    const auto bytes = moderate_blocks(f, kRows * kColumns / f.elements);
-    const BlockRows part = rows_in(f, kRows, kColumns, bytes);
+    const auto bytes = test::moderate_blocks(f, kRows * kColumns / f.elements);
+    const BlockRows part = test::rows_in(f, kRows, kColumns, bytes);
     const Matrix m = Matrix::pack_blocks(kColumns, 8, {&part, 1}, threads);
-    auto x = numbers(99, kCount * kColumns);
+    auto x = test::random_numbers(99, kCount * kColumns);
     std::fill(x.begin(), x.begin() + 64, 0.0f);  // groups of nothing
     const auto y = product(m, "auto", threads, x);
     std::vector<float> row(kColumns);
@@ -128,29 +102,39 @@ TEST_CASE("block kernels: products are as near as rounding to 8 bits allows") {
 }
 
 TEST_CASE("block kernels: infinite and missing numbers give the same bits everywhere") {
-  constexpr uint32_t kColumns = 64, kRows = 16;
-  const BlockFormat& f = *block_format_numbered(8);
-  const auto bytes = moderate_blocks(f, kRows * kColumns / f.elements);
   ThreadPool threads(1);
-  const BlockRows part = rows_in(f, kRows, kColumns, bytes);
-  const Matrix m = Matrix::pack_blocks(kColumns, 1, {&part, 1}, threads);
-  for (const float odd : {std::numeric_limits<float>::infinity(), 1e-38f, 3e38f,
-                          std::numeric_limits<float>::quiet_NaN()})
-    for (const uint32_t count : {1u, 8u}) {
-      auto x = numbers(3, size_t{count} * kColumns);
-      x[5] = odd;
-      if (count > 1 && !std::isnan(odd)) {
-        x[size_t{6} * kColumns + 19] = odd;
-        x[size_t{7} * kColumns + 20] = -odd;
+  const test::OddNumbers odd(threads);
+  for (const uint32_t count : {1u, 8u, 16u})
+    for (uint32_t at = 0; at < kGroup; ++at)
+      for (const auto& x : odd.rows(count, at)) {
+        const auto want = product(odd.matrix, "plain", threads, x);
+        for (const Kernels* set : kernels_here()) {
+          CAPTURE(set->name);
+          CAPTURE(at);
+          CHECK(test::same_numbers(product(odd.matrix, set->name, threads, x), want));
+        }
       }
-      const auto want = product(m, "plain", threads, x);
-      for (const Kernels* set : kernels_here()) {
+}
+
+TEST_CASE("block kernels: a number that is none does not count for its group's scale") {
+  ThreadPool threads(1);
+  const test::OddNumbers odd(threads);
+  for (const Kernels* set : kernels_here())
+    for (const uint32_t count : {1u, 8u, 16u})
+      for (uint32_t at = 0; at < kGroup; ++at) {
+        auto x = test::random_numbers(1, size_t{count} * odd.matrix.columns());
+        for (uint32_t r = 0; r < count; ++r) {
+          auto* const group = &x[size_t{r} * odd.matrix.columns()];
+          group[(at + 16) % kGroup] = 1;
+          group[at] = -1;
+        }
+        const auto want = product(odd.matrix, set->name, threads, x);
+        for (uint32_t r = 0; r < count; ++r)
+          x[size_t{r} * odd.matrix.columns() + at] = std::numeric_limits<float>::quiet_NaN();
         CAPTURE(set->name);
-        const auto got = product(m, set->name, threads, x);
-        for (uint32_t n = 0; n < count * kRows; ++n)
-          CHECK((got[n] == want[n] || (std::isnan(got[n]) && std::isnan(want[n]))));
+        CAPTURE(at);
+        CHECK(product(odd.matrix, set->name, threads, x) == want);
       }
-    }
 }
 
 namespace {
@@ -197,7 +181,8 @@ TEST_CASE("block kernels: a quantized model's logits do not depend on how they w
   memory.reserve(100);
   const auto quantize = [&](Source& s, bool q8) {
     memory.push_back(quantized(s, q8));
-    s.blocks = {rows_in(*block_format_numbered(q8 ? 8 : 3), s.rows, s.columns, memory.back())};
+    s.blocks = {
+        test::rows_in(*block_format_numbered(q8 ? 8 : 3), s.rows, s.columns, memory.back())};
   };
   quantize(sources.embedding, true);
   quantize(sources.head, true);
@@ -233,13 +218,13 @@ TEST_CASE("weights of f16 stay so, and give the bits that their numbers in f32 g
   constexpr uint32_t kColumns = 88, kRows = 75, kCount = 11;
   ThreadPool threads(2);
   const auto read = [](uint32_t n, float* out) {
-    const auto row = numbers(n, kColumns);
+    const auto row = test::random_numbers(n, kColumns);
     for (uint32_t i = 0; i < kColumns; ++i) out[i] = from_f16(to_f16(row[i]));
   };
   const Matrix halves = Matrix::pack(kRows, kColumns, DType::kF16, 8, read, threads);
   const Matrix floats = Matrix::pack(kRows, kColumns, DType::kF32, 8, read, threads);
   CHECK(halves.bytes() * 2 == floats.bytes());
-  const auto x = numbers(1000, kCount * kColumns);
+  const auto x = test::random_numbers(1000, kCount * kColumns);
   const auto want = product(floats, "plain", threads, x);
   for (const Kernels* set : kernels_here()) {
     CAPTURE(set->name);
