@@ -523,7 +523,8 @@ TEST_CASE("refusals rank as published on the recorded trace, and prediction damp
     std::printf("skipped: needs conversation_trace.jsonl; set MC_TEST_SHARED\n");
     return;
   }
-  const auto t = trace::read_trace(path);
+  // Under sanitizers a part of it, whose figures say nothing.
+  const auto t = trace::read_trace(path, {.limit = kSlow > 1 ? 2000u : 0u});
   REQUIRE(t);
   StudyOptions o;
   o.play.speed = 2;
@@ -532,6 +533,7 @@ TEST_CASE("refusals rank as published on the recorded trace, and prediction damp
   const auto runs = run_study(*t, large(), o);
   REQUIRE(runs);
   for (const size_t at : {0u, 3u}) {
+    if (kSlow > 1) break;
     const Run &baseline = (*runs)[at], &early = (*runs)[at + 1], &predict = (*runs)[at + 2];
     CHECK(baseline.summary.rejected > early.summary.rejected);
     CHECK(early.summary.rejected > predict.summary.rejected);
@@ -544,6 +546,7 @@ TEST_CASE("refusals rank as published on the recorded trace, and prediction damp
   in.conversation = *t;
   const auto swing = reproduce(in, {"fig6-7"});
   REQUIRE(swing);
+  if (kSlow > 1) return;
   const PaperFigure& f = (*swing)[0];
   REQUIRE(f.claims.size() == 4);
   for (size_t i = 0; i < 2; ++i) CHECK_MESSAGE(f.claims[i].holds, f.claims[i].what);
