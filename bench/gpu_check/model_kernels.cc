@@ -97,28 +97,41 @@ Result<> check_products(const Bench& b) {
 
 bool tiny(const Bench& b) { return b.device->info().kind == "stand-in"; }
 
-// Bytes that are read and written, against a copy that reads and writes as many.
-Result<> time_normalize(const Bench& b) {
+// Bytes that are read and written, against copies that move as many; `times` one after the other.
+Result<> normalize_rows(const Bench& b, DType type, uint32_t rows, size_t times) {
   MC_TRY(Bed bed, Bed::make(b));
-  const uint32_t wide = 4096, rows = tiny(b) ? 16 : 16384;
-  const uint64_t half = uint64_t{rows} * wide * sizeof(float);
-  MC_TRY(const Buffer x, b.device->allocate(half));
-  MC_TRY(const Buffer out, b.device->allocate(half));
-  MC_TRY(const Buffer weight, bed.put(numbers(wide, 1), DType::kF32));
-  const auto ours = [&]() -> Result<bench::Measured> {
-    return bench::gigabytes(b.clock, 2 * half, 1, [&] {
-      return bed.run(named(MC_NORMALIZE, DType::kF32), {rows}, at(x), at(weight), at(out), wide,
-                     1e-5);
-    });
+  constexpr uint32_t kWide = 4096;
+  const uint64_t numbers_in = uint64_t{rows} * kWide;
+  const uint64_t bytes = numbers_in * (sizeof(float) + size_of(type));
+  MC_TRY(const Buffer x, b.device->allocate(numbers_in * sizeof(float)));
+  MC_TRY(const Buffer out, b.device->allocate(numbers_in * sizeof(float)));
+  MC_TRY(const Buffer weight, bed.put(numbers(kWide, 1), DType::kF32));
+  const auto rate = [&](const std::function<Result<>()>& submit) -> bench::Turn {
+    return [&, submit]() -> Result<bench::Measured> {
+      return bench::gigabytes(b.clock, bytes * times, 1, [&] {
+        return finish(*bed.stream, [&]() -> Result<> {
+          for (size_t i = 0; i < times; ++i) MC_TRY_(submit());
+          return {};
+        });
+      });
+    };
   };
-  const auto copy = [&]() -> Result<bench::Measured> {
-    return bench::gigabytes(b.clock, 2 * half, 1, [&] {
-      return finish(*bed.stream, [&] { return bed.stream->copy(out.data(), x.data(), half); });
-    });
-  };
+  const std::string kernel = named(MC_NORMALIZE, type);
   return bench::compare(
-      {.bench = "gpu-kernel", .name = "normalize 4096 wide", .against = "one copy"}, b.turns(),
-      ours, copy);
+      {.bench = "gpu-kernel",
+       .name = strf("normalize %u rows of %u, %s", rows, kWide, model::name(type)),
+       .against = "one copy"},
+      b.turns(), rate([&] {
+        return launch(*bed.stream, kernel, {rows}, at(x), at(weight), at(out), kWide, 1e-5);
+      }),
+      rate([&] { return bed.stream->copy(out.data(), x.data(), bytes / 2); }));
+}
+Result<> time_normalize(const Bench& b) {
+  for (const DType type : {DType::kF32, DType::kBf16}) {
+    MC_TRY_(normalize_rows(b, type, tiny(b) ? 16 : 16384, 1));
+    MC_TRY_(normalize_rows(b, type, 8, tiny(b) ? 1 : 200));  // a step's
+  }
+  return {};
 }
 
 Result<> time_products(const Bench& b) {

@@ -185,8 +185,8 @@ Result<> CudaStream::launch(const Launch& l) {
   MC_TRY(const Function function, core_->function(l.kernel));
   std::vector<void*> arguments;
   for (const Argument& a : l.arguments) arguments.push_back(const_cast<uint64_t*>(&a.bits));
-  return core_->ok(core_->d.launch(function, l.x, l.y, l.z, MC_KERNEL_THREADS, 1, 1, 0, handle_,
-                                   arguments.data(), nullptr),
+  return core_->ok(core_->d.launch(function, l.x, l.y, l.z, mc_group_threads(l.kernel), 1, 1, 0,
+                                   handle_, arguments.data(), nullptr),
                    l.kernel);
 }
 

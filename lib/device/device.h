@@ -79,7 +79,7 @@ struct Argument {
   bool address = false;
 };
 
-// A kernel of this build (kernels/model_kernels.h) over a grid of groups of MC_KERNEL_THREADS.
+// A kernel of this build over a grid of groups, each of mc_group_threads (kernels/model_kernels.h).
 struct Launch {
   const char* kernel = nullptr;
   uint32_t x = 1, y = 1, z = 1;

@@ -14,8 +14,8 @@ jq -es --argjson n ${#kernels[@]} 'length == $n and all(.outcome == "ok")' "$T/o
 expect 0 "$check" --device stand-in cublaslt time-cublaslt
 jq -es 'length == 2 and all(.outcome == "skipped" and (.why | test("no library of matrix products")))' "$T/out" \
   >/dev/null || die "cuBLASLt is not skipped with a reason: $(cat "$T/out")"
-expect 0 "$check" --device stand-in --quick time-normalize time-products time-sampling time-graphs
-jq -es 'length == 4 and all(.value > 0 and .against_value > 0)' "$T/out" >/dev/null ||
+expect 0 "$check" --device stand-in --quick time-normalize time-products time-sampling time-draws time-graphs
+jq -es 'length == 11 and all(.value > 0 and .against_value > 0)' "$T/out" >/dev/null ||
   die "times of kernels: $(cat "$T/out")"
 expect 0 "$check" --device stand-in --quick h2d gather
 jq -es 'length == 3 and all(.value > 0 and .against_value > 0 and .ratio > 0)' "$T/out" >/dev/null ||

@@ -7,6 +7,9 @@
 // an Own; what the group shares is MC_SHARED; barrier() stands between a phase that writes shared
 // memory and one that reads what other threads wrote. Whatever is outside of phases is the same for
 // all threads: arguments, blockIdx, loops. The host cannot detect a missing barrier.
+//
+// A kernel has groups of MC_KERNEL_THREADS. One of another size (mc_group_threads) is MC_GLOBAL_OF
+// its size, and so are its phases, MC_EACH_OF(size, t), and its Owns.
 #pragma once
 #include <stdint.h>
 
@@ -14,52 +17,64 @@
 
 #ifdef __CUDACC__
 
-#define MC_GLOBAL extern "C" __global__ void __launch_bounds__(MC_KERNEL_THREADS)
+#define MC_GLOBAL_OF(threads) extern "C" __global__ void __launch_bounds__(threads)
 #define MC_DEVICE __device__ __forceinline__
 #define MC_SHARED __shared__
 #define MC_UNROLL _Pragma("unroll")
-#define MC_EACH(t) for (unsigned t = threadIdx.x, once_##t = 1; once_##t != 0; once_##t = 0)
+#define MC_EACH_OF(threads, t) \
+  for (unsigned t = threadIdx.x, once_##t = 1; once_##t != 0; once_##t = 0)
 
 namespace {
 MC_DEVICE void barrier() { __syncthreads(); }
-template <class T, int n>
+template <class T, int n, unsigned threads = MC_KERNEL_THREADS>
 struct Own {
   T values[n];
   MC_DEVICE T* of(unsigned) { return values; }
 };
 MC_DEVICE float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 MC_DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
-// Threads of a group may do it at once.
-MC_DEVICE void add_together(uint64_t& sum, uint64_t n) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(n));
+MC_DEVICE uint32_t low_bits_of(double value) {
+  return static_cast<uint32_t>(__double2loint(value));
 }
+// Threads of a group may do it at once. Returns the sum before.
+MC_DEVICE uint32_t add_together(uint32_t& sum, uint32_t n) { return atomicAdd(&sum, n); }
 // The upper half of a x b.
 MC_DEVICE uint64_t high_product(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 }  // namespace
 
 #else  // the host: kernels_on_host.cc
 
-#define MC_GLOBAL void
+#define MC_GLOBAL_OF(threads) void
 #define MC_DEVICE inline
 #define MC_SHARED
 #define MC_UNROLL
-#define MC_EACH(t) for (unsigned t = 0; t < MC_KERNEL_THREADS; ++t)
+#define MC_EACH_OF(threads, t) for (unsigned t = 0; t < (threads); ++t)
 
 inline void barrier() {}
-template <class T, int n>
+template <class T, int n, unsigned threads = MC_KERNEL_THREADS>
 struct Own {
-  T values[MC_KERNEL_THREADS][n];
+  T values[threads][n];
   T* of(unsigned t) { return values[t]; }
 };
 inline float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
-inline void add_together(uint64_t& sum, uint64_t n) { sum += n; }
+inline uint32_t low_bits_of(double value) {
+  return static_cast<uint32_t>(__builtin_bit_cast(uint64_t, value));
+}
+inline uint32_t add_together(uint32_t& sum, uint32_t n) {
+  const uint32_t before = sum;
+  sum += n;
+  return before;
+}
 __extension__ using Wide = unsigned __int128;
 inline uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>((static_cast<Wide>(a) * b) >> 64);
 }
 
 #endif
+
+#define MC_GLOBAL MC_GLOBAL_OF(MC_KERNEL_THREADS)
+#define MC_EACH(t) MC_EACH_OF(MC_KERNEL_THREADS, t)
 
 namespace {
 

@@ -11,8 +11,9 @@
 // Thread: any.
 #pragma once
 #include <stdint.h>
+#include <string.h>
 
-#define MC_KERNEL_THREADS 128  // of a group, in all of them
+#define MC_KERNEL_THREADS 128  // of a group, in all but mc_sample
 #define MC_HEAD_DIM_MAX 1024
 
 // A row of activations: which token, where in which sequence.
@@ -33,8 +34,9 @@ struct mc_draw {
 // mc_embed_T(const T* table, const mc_row* rows, float* x, uint32_t hidden)
 #define MC_EMBED "mc_embed"
 
-// out = x / rms(x) x weight. Grid: rows.
-// mc_normalize_T(const float* x, const float* weight, T* out, uint32_t n, double eps)
+// out = x / rms(x) x weight. Grid: rows. _f16 and _bf16 are fast: all threads sum a row, in an
+// order that depends on n alone. mc_normalize_T(const float* x, const float* weight, T* out,
+// uint32_t n, double eps)
 #define MC_NORMALIZE "mc_normalize"
 
 // y[r][o] = sum over k of x[r][k] w[o][k] (+ y[r][o], if `add`), the k cut into `segments` equal
@@ -104,3 +106,9 @@ struct mc_draw {
 // float* logits, const mc_row* rows, const mc_draw* draws, const int32_t* ends, uint32_t
 // ends_count, int32_t* tokens, uint32_t vocab)
 #define MC_SAMPLE "mc_sample"
+#define MC_SAMPLE_THREADS 1024
+
+// How many threads a group of the kernel has.
+static inline unsigned mc_group_threads(const char* kernel) {
+  return strcmp(kernel, MC_SAMPLE) == 0 ? MC_SAMPLE_THREADS : MC_KERNEL_THREADS;
+}

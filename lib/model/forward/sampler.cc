@@ -119,7 +119,7 @@ int32_t sample(std::span<float> logits, const Draw& draw) {
   }
   // In the order of ids, as a device adds them, whatever selected them.
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id() < b.id(); };
-  if (kept.size() < logits.size()) std::sort(kept.begin(), kept.end(), by_id);
+  if (kept.size() < logits.size() || draw.top_p < 1) std::sort(kept.begin(), kept.end(), by_id);
   __extension__ using Wide = unsigned __int128;
   const auto scaled = static_cast<Wide>(draw.bits()) * total_of(kept);
   auto left = static_cast<uint64_t>(scaled >> 64);

@@ -319,7 +319,8 @@ inline void fill_work(Driver& d) {
     MC_FAKE(launch);
     const std::string name = reinterpret_cast<const char*>(f);
     const bool copies = name == MC_COPY_BLOCKS || name == MC_COPY_ROWS;
-    if (threads != (copies ? MC_COPY_THREADS : MC_KERNEL_THREADS)) return kInvalidValue;
+    if (threads != (copies ? MC_COPY_THREADS : mc_group_threads(name.c_str())))
+      return kInvalidValue;
     const size_t n = copies ? name == MC_COPY_BLOCKS ? 1 : 5 : host_kernel_arguments(name);
     std::vector<uint64_t> values(n);  // each argument's memory is as long
     for (size_t i = 0; i < n; ++i) std::memcpy(&values[i], arguments[i], sizeof values[i]);

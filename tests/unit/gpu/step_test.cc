@@ -56,12 +56,15 @@ Said speak(device::DevicePtr device, bool graphs, int steps = 60) {
 struct Drawn {
   int32_t by_device, by_host;
 };
-Drawn draw(std::vector<float> logits, const model::Draw& d, std::vector<int32_t> ends,
-           bool masked) {
+// The row begins `pad` numbers after an address aligned for vectors.
+Drawn draw(std::vector<float> logits, const model::Draw& d, std::vector<int32_t> ends, bool masked,
+           size_t pad = 0) {
   const auto vocab = static_cast<uint32_t>(logits.size());
+  std::vector<float> placed(pad);
+  placed.insert(placed.end(), logits.begin(), logits.end());
   const mc_row row{0, 0, 0, masked ? 1u : 0u};
   const mc_draw drawing{d.temperature, d.top_p, d.bits(), d.top_k, 0};
-  const float* const values = logits.data();
+  const float* const values = placed.data() + pad;
   const mc_row* const rows = &row;
   const mc_draw* const draws = &drawing;
   const int32_t* const end_list = ends.data();
@@ -169,7 +172,59 @@ TEST_CASE("the device draws the host's token, from logits of all kinds") {
     if (random.chance(0.5)) d.top_p = random.chance(0.1) ? 0 : random.uniform();
     const std::vector<int32_t> ends = {0, static_cast<int32_t>(random.below(vocab))};
     CAPTURE(round);
-    const Drawn drawn = draw(logits, d, ends, random.chance(0.3));
+    const Drawn drawn = draw(logits, d, ends, random.chance(0.3), random.below(4));
+    CHECK(drawn.by_device == drawn.by_host);
+  }
+}
+
+TEST_CASE("more equal logits than are sorted at a time draw the host's token") {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  Random random(8);
+  for (int round = 0; round < 48; ++round) {
+    std::vector<float> logits(5000 + random.below(5));
+    const float values[] = {0.25f, 0.25f + 0x1p-24f, -0.0f, -3.0f};
+    const uint64_t kinds = 1 + static_cast<uint64_t>(round % 4);
+    for (float& v : logits) v = values[random.below(kinds)];
+    if (round % 3 == 1) logits[random.below(logits.size())] = -kInf;
+    if (round % 3 == 2) logits[random.below(logits.size())] = std::nanf("");
+    model::Draw d{.temperature = random.chance(0.2) ? 1e300 : 0.7, .seed = random.next()};
+    if (round % 2 == 0) d.top_k = static_cast<uint32_t>(2 + random.below(logits.size()));
+    if (round % 2 == 1 || random.chance(0.5)) d.top_p = random.uniform();
+    CAPTURE(round);
+    const Drawn drawn = draw(logits, d, {3}, random.chance(0.3), random.below(4));
+    CHECK(drawn.by_device == drawn.by_host);
+  }
+}
+
+// The logits' difference, multiplied by 1 / temperature, rounds to another float than divided.
+TEST_CASE("a quotient near the middle of two floats is the host's") {
+  struct Near {
+    float logit;
+    double temperature;
+    uint64_t seed;
+  };
+  for (const Near& n : {Near{-0x1.99953cp+0f, 0x1.b14bf96f67e5ep-1, 35585027},
+                        Near{-0x1.67897p+0f, 0x1.28a97edd965dcp+0, 2918596},
+                        Near{-0x1.e62d48p+0f, 0x1.f0e48d65abf5p-1, 12153652},
+                        Near{-0x1.84149ep+0f, 0x1.9487b4bf34cebp-1, 48749615}}) {
+    const model::Draw d{.temperature = n.temperature, .seed = n.seed};
+    CAPTURE(n.seed);
+    const Drawn drawn = draw({n.logit, 0.0f}, d, {}, false);
+    CHECK(drawn.by_device == drawn.by_host);
+  }
+}
+
+TEST_CASE("a top-p that leaves all tokens draws in the order of ids") {
+  Random random(4);
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::vector<float> logits(40);
+    for (float& v : logits) v = static_cast<float>(random.uniform(-1, 1));
+    CAPTURE(seed);
+    const model::Draw all{.temperature = 1, .seed = seed};
+    model::Draw nearly = all;
+    nearly.top_p = 1 - 1e-9;
+    const Drawn drawn = draw(logits, nearly, {}, false);
+    CHECK(drawn.by_host == draw(logits, all, {}, false).by_host);
     CHECK(drawn.by_device == drawn.by_host);
   }
 }
