@@ -312,7 +312,11 @@ class Master {
     bool draining = true;    // space on draining nodes counts too
     bool at_once = false;    // drop victims that no disk has
   };
-  uint64_t evict(Need need, Time now);  // returns the bytes still needed, 0 if no victim is left
+  struct Evicted {
+    uint64_t bytes = 0;
+    bool all = false;  // more is needed, and no victim is left
+  };
+  Evicted evict(Need need, Time now);
   uint64_t evict_from(Tenant& tenant, size_t queue, Need& need, Time now);
   void work_ahead(Time now);
   uint64_t evict_one(Object& object, const Need& need, Time now);
@@ -411,8 +415,12 @@ class Master {
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
   std::vector<std::pair<List, Done<Listed>>> listing_;  // listings that wait for the order by key
   bool room_changed_ = false;                           // since parked puts were tried
-  uint64_t ahead_ = 0, filled_ = 0;  // bytes of background eviction to do; objects placed since
-  Id newest_ = kNoId;                // published last: background eviction spares it
+  uint64_t ahead_ = 0;                                  // bytes of background eviction to do
+  struct Placed {
+    uint64_t objects = 0, bytes = 0;
+  };
+  Placed placed_;      // since its last step
+  Id newest_ = kNoId;  // published last: background eviction spares it
   Tasks tasks_;
   std::map<NodeId, DrainJob> drains_;
   std::deque<Leaving> leaving_;

@@ -7,9 +7,10 @@
 namespace mc::store {
 namespace {
 constexpr size_t kSkipMax = 1024;  // objects that one eviction may skip
-// Victims of one step of background eviction, in which calls wait: the fewest, unless a message
-// placed more objects before it, and the most.
+// A step of background eviction, in which calls wait, takes so many victims and bytes: the fewest,
+// unless a message placed more before it, and the most.
 constexpr uint64_t kSlice = 16, kSliceMax = 64;
+constexpr uint64_t kSliceBytes = 64 * kMiB, kSliceBytesMax = 256 * kMiB;
 }  // namespace
 
 // Whether a victim and all of its group may be evicted.
@@ -121,9 +122,9 @@ uint64_t Master::evict_from(Tenant& tenant, size_t q, Need& need, Time now) {
 
 // Evicts from all tenants, first from those that use most of their quota. Soft pinned objects go
 // only if there is nothing else.
-uint64_t Master::evict(Need need, Time now) {
+Master::Evicted Master::evict(Need need, Time now) {
   ++totals_.evictions;
-  const uint64_t wanted = need.bytes;
+  Evicted out;
   const uint64_t capacity = members_.capacity();
   const auto pressure = [&](const Tenant& t) {
     const uint64_t share = t.quota > 0 ? std::min(t.quota, capacity) : capacity;
@@ -140,13 +141,15 @@ uint64_t Master::evict(Need need, Time now) {
       Need part = need;
       if (open.size() > 1) part.bytes = std::max(need.bytes / 4, kPage);
       const uint64_t freed = evict_from(**most, q, part, now);
+      out.bytes += freed;
       need.bytes -= std::min(need.bytes, freed);
       need.most = part.most;
       if (freed < part.bytes) open.erase(most);
     }
   }
-  if (need.bytes < wanted) ++totals_.made_room;
-  return need.most == 0 ? need.bytes : 0;
+  if (out.bytes > 0) ++totals_.made_room;
+  out.all = need.bytes > 0 && need.most > 0;
+  return out;
 }
 
 // Above the watermark, evicts a part; further parts follow between calls (deadline()).
@@ -154,16 +157,17 @@ void Master::work_ahead(Time now) {
   const uint64_t used = members_.used() - std::min(members_.used(), evicting_.bytes);
   const uint64_t capacity = members_.capacity();
   const double high = options_.high_watermark, ratio = options_.eviction_ratio;
-  const uint64_t placed = std::exchange(filled_, 0);
-  if (placed > 0)  // not if nodes that left or mount filled the pool
+  const Placed placed = std::exchange(placed_, {});
+  if (placed.objects > 0)  // not if nodes that left or mount filled the pool
     ahead_ = std::max(ahead_, bytes_to_evict(used, capacity, high, ratio));
   if (ahead_ == 0) return;
   ahead_ = std::min(ahead_, bytes_to_evict(used, capacity, high - ratio, 0));  // others went, too
   if (ahead_ == 0) return;
-  const uint64_t most = std::clamp(placed, kSlice, kSliceMax);
-  const uint64_t left =
-      evict({ahead_, "evicted: the pool is above its watermark", true, most, false, false}, now);
-  ahead_ = left < ahead_ ? left : 0;
+  const uint64_t most = std::clamp(placed.objects, kSlice, kSliceMax);
+  const uint64_t bytes = std::min(ahead_, std::clamp(placed.bytes, kSliceBytes, kSliceBytesMax));
+  const Evicted step =
+      evict({bytes, "evicted: the pool is above its watermark", true, most, false, false}, now);
+  ahead_ = step.all || step.bytes == 0 ? 0 : ahead_ - std::min(ahead_, step.bytes);
 }
 
 void Master::make_room(Time now) {

@@ -94,6 +94,21 @@ TEST_CASE("F4: a put that waits for a disk makes its node write at once") {
   CHECK(at->nodes == std::vector<NodeId>{"a"});
 }
 
+TEST_CASE("match-prefix names no holder of what several disks have: the reader chooses one") {
+  FakeCluster c;
+  const TierObject both{"both", 1, 1, Generation{5}, 0, 0}, one{"one", 1, 1, Generation{6}, 0, 0};
+  for (const NodeId name : {"a", "b"}) {
+    c.add(name, 8 * kPage);
+    TierMount m{name, Generation{7}, 1 * kGiB, true, true, {both}, 0};
+    if (name == "b") m.objects.push_back(one);
+    REQUIRE(c.master->handle(m, c.now));
+  }
+  const auto at = c.master->handle(MatchPrefix{{"both", "one"}, {}, true, ""}, c.now);
+  CHECK(at->hits == 2);
+  CHECK(at->holders.bytes == std::string("\0\1", 2));
+  CHECK(at->nodes == std::vector<NodeId>{"b"});
+}
+
 TEST_CASE("F4: gathered writes are hurried too when a put comes later") {
   MasterOptions o = plain();
   o.offload = "eager";

@@ -101,6 +101,41 @@ TEST_CASE("background eviction runs in small steps, between which calls are answ
   CHECK(most <= 16);  // a put of less waits no longer than for its own like
 }
 
+TEST_CASE("a step of background eviction is of so many bytes, however few objects they are") {
+  constexpr uint64_t kLarge = 64 * kMiB, kCount = 400;
+  FakeCluster c;
+  c.add("n", kCount * kLarge);
+  uint64_t evicted = 0, most = 0;
+  const auto look = [&] {
+    const uint64_t all = c.master->totals().evicted_bytes;
+    most = std::max(most, all - std::exchange(evicted, all));
+  };
+  for (size_t i = 0; evicted == 0; ++i) {
+    REQUIRE(i < kCount);
+    const ObjectKey key = "k" + std::to_string(i);
+    PutStart start;
+    start.items = {{key, kLarge, {}}};
+    PutEnd end;
+    c.master->handle(start, c.now, [&](const Result<PutStarted>& r) {
+      end.items = {{key, r->items[0].generation, 1}};
+    });
+    look();
+    if (evicted > 0) break;
+    c.master->handle(end, c.now, [](const Result<Outcomes>&) {});
+    c.pump();
+  }
+  CHECK(c.master->members().used() > kCount * kLarge * 9 / 10);
+  CHECK(c.master->deadline() <= c.now);  // it goes on at once
+  for (int i = 0; i < 400 && c.master->deadline() <= c.now; ++i) {
+    c.master->tick(c.now);
+    look();
+  }
+  CHECK(c.master->deadline() > c.now);
+  CHECK(c.master->members().used() <= kCount * kLarge * 9 / 10);
+  CHECK(c.master->members().used() > kCount * kLarge * 89 / 100);
+  CHECK(most == kLarge);
+}
+
 TEST_CASE("at three times its size in puts, memory alone fails none of eight writers") {
   for (const std::string policy : {"lru", "sieve"})
     for (uint64_t seed = 1; seed <= 3; ++seed) {
