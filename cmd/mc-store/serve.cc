@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <cstdlib>
+
 #include "base/json.h"
 #include "base/log.h"
 #include "cmd/mc-store/verbs.h"
@@ -9,6 +11,7 @@
 #include "store/client/async_client.h"
 #include "store/metadata/table.h"
 #include "store/node/node.h"
+#include "store/node/node_opening.h"
 #include "store/offload/file_storage.h"
 #include "telemetry/step_spans.h"
 
@@ -41,12 +44,13 @@ struct ServeOptions {
   }
 };
 
-std::string state_text(const StoreNode& node, const FileStorage* tier) {
-  Json json = {{"mounted", node.mounted()},
-               {"epoch", node.epoch()},
-               {"capacity", node.capacity()},
-               {"objects", node.directory().objects()},
-               {"bytes", node.directory().bytes()}};
+std::string state_text(const StoreNode* node, const FileStorage* tier) {
+  const bool open = node != nullptr;
+  Json json = {{"mounted", open && node->mounted()},
+               {"epoch", open ? node->epoch() : 0},
+               {"capacity", open ? node->capacity() : 0},
+               {"objects", open ? node->directory().objects() : 0},
+               {"bytes", open ? node->directory().bytes() : 0}};
   if (tier != nullptr) {
     const ssd::Usage u = tier->usage();
     json["ssd"] = {{"mounted", tier->mounted()},
@@ -60,14 +64,13 @@ std::string state_text(const StoreNode& node, const FileStorage* tier) {
   return dump_json(json) + "\n";
 }
 
-// An object on a disk, as it is put back into memory: its tenant's, and kept as long as it was to
-// be.
-std::pair<ObjectKey, PutAs> as_put(const ssd::Stored& object) {
+// An object on a disk, as it is put back into memory at `now_s`: its tenant's, and kept as long as
+// it was to be.
+std::pair<ObjectKey, PutAs> as_put(const ssd::Stored& object, uint64_t now_s) {
   PutAs as;
   as.promote = true;
   const size_t nul = object.key.find('\0');
   if (nul != std::string::npos) as.tenant = object.key.substr(0, nul);
-  const auto now_s = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
   const bool context = object.klass == static_cast<uint32_t>(ObjectClass::kContext);
   if (context && (object.keep_until_s == 0 || object.keep_until_s > now_s)) {
     as.config.cls = "context";
@@ -94,9 +97,9 @@ Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, StoreNode& node, rp
   client.timeout = options.tier.lease;
   MC_TRY(disk.client, AsyncClient::open(loop, engine, client, metrics, 1));
   disk.tier->on_promote(
-      [to = disk.client.get()](const ssd::Stored& object, std::span<const std::byte> value,
-                               FileStorage::Promoted done) {
-        auto [key, as] = as_put(object);
+      [to = disk.client.get(), &node, &loop](
+          const ssd::Stored& object, std::span<const std::byte> value, FileStorage::Promoted done) {
+        auto [key, as] = as_put(object, node.keep_clock().now_s(loop.now()));
         to->put(std::move(key), value, std::move(as),
                 [done = std::move(done)](const Result<PutOutcome>& outcome) {
                   if (!outcome) return done(fail(outcome.error()));
@@ -109,6 +112,37 @@ Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, StoreNode& node, rp
   return disk;
 }
 
+void answer_page(const http::Exchange& x, const Metrics& metrics, const StoreNode* node,
+                 const FileStorage* tier, const NodeOpening& opening) {
+  const std::string state = state_text(node, tier);
+  if (http::serve_common(x, metrics, node != nullptr ? node->not_ready() : opening.what(), state))
+    return;
+  if (x.request().path == "/state")
+    x.reply(200, "application/json", state);
+  else
+    x.reply(404, "text/plain", "no such page: try /live, /ready, /health, /metrics or /state\n");
+}
+
+Endpoints endpoints_of(const ServeOptions& options, const StoreNode& node,
+                       const rpc::Server& server, const http::Server& pages,
+                       const xfer::Engine& engine) {
+  Endpoints me;
+  me.name = options.name;
+  me.role = "store";
+  me.epoch = node.epoch();
+  me.control = server.address();
+  me.http = pages.address();
+  me.data = engine.data_addresses();
+  return me;
+}
+
+// Until the tier serves them readers go to another disk.
+void refuse_loads(rpc::Server& server, const std::string& why) {
+  server.on<LoadObjects>([why](const LoadObjects&, const rpc::Call&) -> Result<Loaded> {
+    return fail(Code::kUnavailable, "this node is %s", why.c_str());
+  });
+}
+
 Result<int> serve(ServeOptions options) {
   MC_TRY_(options.daemon.load());
   if (options.name.empty()) options.name = "store-" + std::to_string(::getpid());
@@ -116,6 +150,8 @@ Result<int> serve(ServeOptions options) {
   Metrics metrics;
   std::unique_ptr<telemetry::Tracer> tracer;  // outlives the answers that wait in the loop
   io::Loop loop(clock);
+  std::unique_ptr<xfer::Engine> engine;
+  std::unique_ptr<NodeOpening> opening;
   std::unique_ptr<StoreNode> node;
   Disk disk;
   io::Signals signals(loop, [&](int n) {
@@ -129,51 +165,46 @@ Result<int> serve(ServeOptions options) {
   // Its thread starts when signals are the loop's.
   MC_TRY(tracer, telemetry::Tracer::open(options.otlp, "mc-store", options.name, clock, metrics));
   options.engine.node = options.name;
-  MC_TRY(auto engine, xfer::Engine::open(clock, options.engine, metrics));
+  MC_TRY(engine, xfer::Engine::open(clock, options.engine, metrics));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   xfer::serve(*engine, *server);
   if (tracer != nullptr)
     server->trace_calls([&](const std::string& trace_id) {
       return telemetry::answer_step(*tracer, trace_id, clock);
     });
-  MC_TRY(
-      auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
-        if (node == nullptr) return x.reply(503, "text/plain", "starting\n");
-        if (http::serve_common(x, metrics, node->not_ready(), state_text(*node, disk.tier.get())))
-          return;
-        if (x.request().path == "/state")
-          x.reply(200, "application/json", state_text(*node, disk.tier.get()));
-        else
-          x.reply(404, "text/plain",
-                  "no such page: try /live, /ready, /health, /metrics or /state\n");
-      }));
+  MC_TRY(auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
+           answer_page(x, metrics, node.get(), disk.tier.get(), *opening);
+         }));
   if (options.tier.folder.empty() && options.tier.size.n > 0)
     return fail(Code::kInvalid, "--ssd-size without --ssd: say which folder");
-  log_info("store", "allocates %s of memory", rounded_bytes_text(options.node.size.n).c_str());
-  MC_TRY(node,
-         StoreNode::open(loop, *engine, options.name, server->address(), options.node, metrics));
-  if (!options.tier.folder.empty()) {
+  Result<> outcome;
+  const auto open = [&](PreparedNode prepared) -> Result<> {
+    MC_TRY(node, StoreNode::open(loop, *engine, options.name, server->address(), options.node,
+                                 metrics, std::move(prepared)));
+    node->on_mounted([&, first = true]() mutable {
+      if (!std::exchange(first, false)) return;
+      outcome = options.daemon.ready(endpoints_of(options, *node, *server, *pages, *engine));
+      if (!outcome) loop.stop();
+    });
+    if (options.tier.folder.empty()) return {};
     MC_TRY(disk, open_disk(loop, *engine, *node, *server, options, metrics));
-  }
-  Result<> announced;
-  node->on_mounted([&, first = true]() mutable {
-    if (!std::exchange(first, false)) return;
-    Endpoints me;
-    me.name = options.name;
-    me.role = "store";
-    me.epoch = node->epoch();
-    me.control = server->address();
-    me.http = pages->address();
-    me.data = engine->data_addresses();
-    announced = options.daemon.ready(me);
-    if (!announced) loop.stop();
-  });
+    return {};
+  };
+  opening = std::make_unique<NodeOpening>(
+      loop, *engine, options.name, options.node, [&](Result<PreparedNode> prepared) {
+        outcome = prepared ? open(std::move(*prepared)) : Result<>(fail(prepared.error()));
+        if (!outcome) loop.stop();
+      });
+  if (!options.tier.folder.empty()) refuse_loads(*server, opening->what());
+  log_info("store", "%s", opening->what().c_str());
   MC_TRY_(loop.run());
   options.daemon.stopping();
+  // Allocating cannot be cut short, nobody knows the node yet, and its files stand a kill.
+  if (opening->running()) std::quick_exit(0);
   disk.client.reset();  // its puts are of staging memory
   disk.tier.reset();
   node.reset();
-  MC_TRY_(std::move(announced));
+  MC_TRY_(std::move(outcome));
   return 0;
 }
 

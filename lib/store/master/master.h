@@ -415,11 +415,8 @@ class Master {
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
   std::vector<std::pair<List, Done<Listed>>> listing_;  // listings that wait for the order by key
   bool room_changed_ = false;                           // since parked puts were tried
-  uint64_t ahead_ = 0;                                  // bytes of background eviction to do
-  struct Placed {
-    uint64_t objects = 0, bytes = 0;
-  };
-  Placed placed_;      // since its last step
+  // Bytes of background eviction to do; objects, and their bytes, placed since its last step.
+  uint64_t ahead_ = 0, placed_ = 0, placed_bytes_ = 0;
   Id newest_ = kNoId;  // published last: background eviction spares it
   Tasks tasks_;
   std::map<NodeId, DrainJob> drains_;

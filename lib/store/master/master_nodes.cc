@@ -37,7 +37,7 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
     members_.find(m.node.name)->returns = true;
   }
   finish(now);
-  return Mounted{epoch_, nodes(now), next_generation()};
+  return Mounted{epoch_, nodes(now), next_generation(), wall_ms(now) / 1000};
 }
 
 Result<Mounted> Master::handle(const Inventory& m, Time now) {

@@ -159,8 +159,8 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
     answer.outcome = no_room(want.bytes, now);
     return Tried::kAnswered;
   }
-  ++placed_.objects;
-  placed_.bytes += want.bytes * at.size();
+  ++placed_;
+  placed_bytes_ += want.bytes * at.size();
   if (at.size() < replicas) ++totals_.fewer_replicas;
   if (m.promote) ++totals_.promotions;
   Object& object = table_.insert(tenant, want.key);

@@ -157,14 +157,14 @@ void Master::work_ahead(Time now) {
   const uint64_t used = members_.used() - std::min(members_.used(), evicting_.bytes);
   const uint64_t capacity = members_.capacity();
   const double high = options_.high_watermark, ratio = options_.eviction_ratio;
-  const Placed placed = std::exchange(placed_, {});
-  if (placed.objects > 0)  // not if nodes that left or mount filled the pool
+  const uint64_t placed = std::exchange(placed_, 0), in_bytes = std::exchange(placed_bytes_, 0);
+  if (placed > 0)  // not if nodes that left or mount filled the pool
     ahead_ = std::max(ahead_, bytes_to_evict(used, capacity, high, ratio));
   if (ahead_ == 0) return;
   ahead_ = std::min(ahead_, bytes_to_evict(used, capacity, high - ratio, 0));  // others went, too
   if (ahead_ == 0) return;
-  const uint64_t most = std::clamp(placed.objects, kSlice, kSliceMax);
-  const uint64_t bytes = std::min(ahead_, std::clamp(placed.bytes, kSliceBytes, kSliceBytesMax));
+  const uint64_t most = std::clamp(placed, kSlice, kSliceMax);
+  const uint64_t bytes = std::min(ahead_, std::clamp(in_bytes, kSliceBytes, kSliceBytesMax));
   const Evicted step =
       evict({bytes, "evicted: the pool is above its watermark", true, most, false, false}, now);
   ahead_ = step.all || step.bytes == 0 ? 0 : ahead_ - std::min(ahead_, step.bytes);

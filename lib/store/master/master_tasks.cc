@@ -50,8 +50,8 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& requ
                 escape(object.key()).c_str(), rounded_bytes_text(object.bytes).c_str(),
                 request.prefer.empty() ? "" : " on node ", escape(request.prefer).c_str());
   }
-  ++placed_.objects;
-  placed_.bytes += object.bytes;
+  ++placed_;
+  placed_bytes_ += object.bytes;
   leases_.grant(object, now);
   const uint64_t id = tasks_.next++;
   Task& task = tasks_.all[id];

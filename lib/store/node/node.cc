@@ -1,6 +1,7 @@
 #include "store/node/node.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/log.h"
@@ -16,6 +17,8 @@ constexpr Duration kOverdue = std::chrono::milliseconds(250);
 constexpr Duration kFenceAsk = std::chrono::milliseconds(5);
 constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
 constexpr size_t kPageRecords = 2048;  // per inventory message: 2 MiB with the longest keys
+
+uint64_t wall_s() { return static_cast<uint64_t>(wall_now_ns() / 1'000'000'000); }
 
 }  // namespace
 
@@ -34,9 +37,8 @@ void NodeOptions::describe(OptionList& v) {
   v("domain", domain, "failure domain (rack, power): replicas go to different ones; empty: none");
 }
 
-Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine& engine,
-                                                   NodeId name, std::string control,
-                                                   const NodeOptions& options, Metrics& metrics) {
+Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
+                                  const NodeOptions& options, const Clock& clock) {
   MC_TRY_(check_node_id(name));
   if (options.heartbeat < std::chrono::milliseconds(1))
     return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
@@ -44,17 +46,29 @@ Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine&
   if (options.size.n < kPage && options.segments.empty() && options.memory.empty())
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
-  MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
-  MC_TRY(auto master, rpc::Client::connect(loop, masters, rpc::Channel::kShm));
+  PreparedNode out;
+  MC_TRY(out.masters, find_masters(options.master, clock, kFindMasters));
   const std::vector<std::string> size{bytes_text(options.size.n)};
-  MC_TRY(auto segments,
+  MC_TRY(out.segments,
          options.memory.empty()
              ? Segments::open(engine, options.segments.empty() ? size : options.segments)
              : Segments::open_in(engine, options.memory));
-  Segments::Recovered recovered = segments->take_recovered();
+  return out;
+}
+
+Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine& engine,
+                                                   NodeId name, std::string control,
+                                                   const NodeOptions& options, Metrics& metrics,
+                                                   PreparedNode prepared) {
+  if (prepared.segments == nullptr) {
+    MC_TRY(prepared, prepare_node(engine, name, options, loop.clock()));
+  }
+  MC_TRY(auto master, rpc::Client::connect(loop, prepared.masters, rpc::Channel::kShm));
+  Segments::Recovered recovered = prepared.segments->take_recovered();
   NodeRef me{std::move(name), std::move(control), engine.generation()};
-  auto node = std::unique_ptr<StoreNode>(new StoreNode(
-      loop, engine, std::move(me), options, metrics, std::move(segments), std::move(master)));
+  auto node =
+      std::unique_ptr<StoreNode>(new StoreNode(loop, engine, std::move(me), options, metrics,
+                                               std::move(prepared.segments), std::move(master)));
   node->restore(std::move(recovered));
   node->mount();
   return node;
@@ -70,6 +84,7 @@ StoreNode::StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const Nod
       layout_(segments_->layout()),
       master_(std::move(master)),
       directory_(layout_),
+      keep_clock_(wall_s(), loop.clock().now()),
       copier_(
           loop, engine, [this](uint64_t offset) { return segments_->bytes_at(offset); },
           options.copy_timeout,
@@ -136,6 +151,7 @@ void StoreNode::mount() {
                   if (!reply) return retry(reply.error());
                   const bool first = epoch_ == 0 && !segments_->lasting();
                   if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
+                  keep_clock_.mounted(reply->now_s, loop_.now());
                   const Generation fence = std::max(reply->fence, Generation{epoch_ << 32});
                   if (!first) fences_.forget_free(directory_.free_ranges(), fence);
                   send_inventory(0, true);
@@ -150,6 +166,7 @@ void StoreNode::send_inventory(uint64_t after, bool from_start) {
   }
   Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
               tier_};
+  for (ObjectRecord& r : m.records) r.keep_until_s = keep_clock_.there(r.keep_until_s);
   m.last = m.records.size() < kPageRecords;
   if (m.last) {
     directory_.tell_dead(m);
@@ -199,7 +216,13 @@ void StoreNode::take(const HeartbeatReply& reply) {
   nodes_seen_ = reply.nodes;
   for (const Order& order : reply.orders) {
     if (order.seq <= done_) continue;
-    carry_out(order);
+    if (order.record.keep_until_s > 0) {
+      Order mine = order;
+      mine.record.keep_until_s = keep_clock_.here(order.record.keep_until_s);
+      carry_out(mine);
+    } else {
+      carry_out(order);
+    }
     done_ = order.seq;
     orders_.add();
   }
@@ -208,6 +231,9 @@ void StoreNode::take(const HeartbeatReply& reply) {
     log_error("store", "%s", kept.error().what.c_str());
   objects_.set(static_cast<double>(directory_.objects()));
   bytes_.set(static_cast<double>(directory_.bytes()));
+  if (const int64_t by = keep_clock_.stepped_s(wall_s(), loop_.now()); by != 0)
+    log_warn("store", "the wall clock was set %s by %s: times to live go on as before",
+             by > 0 ? "forward" : "back", to_text(std::chrono::seconds(std::abs(by))).c_str());
   beat();
 }
 

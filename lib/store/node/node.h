@@ -16,6 +16,7 @@
 #include "rpc/client.h"
 #include "store/node/copier.h"
 #include "store/node/directory.h"
+#include "store/node/keep_clock.h"
 #include "store/node/range_fences.h"
 #include "store/node/segments.h"
 #include "xfer/engine.h"
@@ -34,13 +35,22 @@ struct NodeOptions {
   void describe(OptionList& v);
 };
 
+struct PreparedNode {  // what takes seconds to get
+  std::string masters;
+  std::unique_ptr<Segments> segments;
+};
+// Any thread: see NodeOpening. Errors: kNoSpace (not enough memory); kInvalid; kUnavailable (no
+// masters).
+Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
+                                  const NodeOptions& options, const Clock& clock);
+
 class StoreNode {
  public:
-  // `control`: the address at which peers request the engine's segment. Errors: kNoSpace (not
-  // enough memory); kInvalid.
+  // `control`: the address at which peers request the engine's segment. `prepared`: if empty, it is
+  // prepared now. Errors: those of prepare_node().
   static Result<std::unique_ptr<StoreNode>> open(io::Loop& loop, xfer::Engine& engine, NodeId name,
                                                  std::string control, const NodeOptions& options,
-                                                 Metrics& metrics);
+                                                 Metrics& metrics, PreparedNode prepared = {});
   ~StoreNode();
   StoreNode(const StoreNode&) = delete;
   StoreNode& operator=(const StoreNode&) = delete;
@@ -59,6 +69,7 @@ class StoreNode {
   }
   std::string not_ready() const;          // empty when mounted
   void announce_tier() { tier_ = true; }  // right after open()
+  const KeepClock& keep_clock() const { return keep_clock_; }
 
   // Asks the master to move this node's objects to others, for up to `limit`, then calls back; at
   // once if it holds none. It logs what is left.
@@ -91,11 +102,10 @@ class StoreNode {
   std::unique_ptr<rpc::Client> master_;
   Directory directory_;
   State state_ = State::kMounting;
-  uint64_t epoch_ = 0;       // of the master it is mounted at
-  uint64_t epoch_seen_ = 0;  // the largest of any master
-  uint64_t done_ = 0;        // the last order carried out
-  uint64_t nodes_seen_ = 0;  // as the last master reported
-  Time asked_{};             // when the master was last called
+  uint64_t epoch_ = 0, epoch_seen_ = 0;  // of the master it is mounted at; the largest of any
+  uint64_t done_ = 0, nodes_seen_ = 0;   // the last order carried out; as the last master reported
+  Time asked_{};                         // when the master was last called
+  KeepClock keep_clock_;                 // of the directory's records
   std::string last_error_;
   bool tier_ = false;
   std::function<void()> on_mounted_;

@@ -137,7 +137,10 @@ void FileStorage::send_page(size_t from) {
   TierMount m{node_.me().name,    node_.me().generation,         options_.size.n,
               from == 0,          from + n == inventory_.size(), {},
               staging_.capacity()};
-  for (size_t i = from; i < from + n; ++i) m.objects.push_back(tier_object(inventory_[i]));
+  for (size_t i = from; i < from + n; ++i) {
+    m.objects.push_back(tier_object(inventory_[i]));
+    m.objects.back().keep_until_s = node_.keep_clock().there(inventory_[i].keep_until_s);
+  }
   master_->call(m, master_options_.call_timeout,
                 [this, at = mounts_, next = from + n, last = m.last](const Result<TierAck>& reply) {
                   if (at != mounts_) return;
@@ -196,6 +199,7 @@ void FileStorage::take(const TierWork& work) {
     } else {
       gathering_bytes_ += job.object.bytes;
       gathering_.push_back({job, loop_.now() + options_.flush});
+      gathering_.back().job.object.keep_until_s = node_.keep_clock().here(job.object.keep_until_s);
     }
   }
   if (work.hurry)

@@ -19,7 +19,7 @@ struct ObjectRecord {  // an object in its holder's directory
   Generation generation;
   std::string tenant{};  // empty: "default"
   uint8_t cls = 0, pin = 0;
-  uint64_t keep_until_s = 0;  // of a kContext or a pin, by the wall clock; 0: unlimited
+  uint64_t keep_until_s = 0;  // of a kContext or a pin, in the master's seconds; 0: unlimited
   std::string group{};
   uint64_t first_bytes = 0;  // of the first piece, if there are more
   std::vector<Extent> more{};
@@ -73,7 +73,9 @@ struct Mounted {
   uint64_t nodes = 0;  // as in HeartbeatReply
   // Newer than every grant so far: the master does not know those that are still being written.
   Generation fence{};
-  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.fence); }
+  // The master's seconds now, in which records say how long objects are kept; 0: not said.
+  uint64_t now_s = 0;
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.fence, m.now_s); }
 };
 struct Mount {  // inventory messages follow, the last of them with `last`
   static constexpr const char* kName = "mount";

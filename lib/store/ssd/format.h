@@ -26,7 +26,7 @@ struct Stored {                      // an object on the disk
   std::string key;                   // or tenant, NUL, key: see check_name()
   uint64_t bytes = 0, checksum = 0;  // of the value; XXH3-64
   Generation generation;
-  uint64_t keep_until_s = 0;  // of a context, by the wall clock; 0: until evicted
+  uint64_t keep_until_s = 0;  // of a context, as KeepClock counts; 0: until evicted
   uint32_t klass = 0;         // ObjectClass
   friend bool operator==(const Stored&, const Stored&) = default;
 };

@@ -26,14 +26,7 @@ struct Cluster {
   explicit Cluster(uint64_t bytes, std::vector<std::string> transports = {"shm", "tcp"},
                    const std::string& listen = "127.0.0.1:0")
       : loop(clock) {
-    MasterServiceOptions options;
-    options.listen = listen;
-    options.http = "127.0.0.1:0";
-    options.master.lease_ttl = 50ms;
-    options.master.rebuild_wait = 0s;  // what it does not know is absent
-    auto opened = MasterService::open(loop, options, 1'700'000'000, 1, metrics);
-    if (!opened) return;  // the port is another process's
-    master = std::move(*opened);
+    if (!open_master(listen, 1'700'000'000)) return;  // the port is another process's
     xfer::EngineOptions e;
     e.node = "n";
     e.transports = std::move(transports);
@@ -58,6 +51,31 @@ struct Cluster {
   ~Cluster() {
     loop.stop();
     if (thread.joinable()) thread.join();
+  }
+  bool open_master(const std::string& listen, uint64_t epoch) {
+    MasterServiceOptions options;
+    options.listen = listen;
+    options.http = "127.0.0.1:0";
+    options.master.lease_ttl = 50ms;
+    options.master.rebuild_wait = 0s;  // what it does not know is absent
+    auto opened = MasterService::open(loop, options, epoch, 1, metrics);
+    if (opened) master = std::move(*opened);
+    return opened.has_value();
+  }
+  // Another master takes over at the same address, and the node mounts there. False: another
+  // process took the port meanwhile.
+  bool replace_master(uint64_t epoch) {
+    loop.stop();
+    thread.join();
+    const std::string at = master->control();
+    master.reset();
+    mounted = false;
+    if (!open_master(at, epoch)) return false;
+    const Time end = clock.now() + 60s;
+    while (!mounted && clock.now() < end) REQUIRE(loop.turn(10ms));
+    REQUIRE(mounted);
+    thread = std::thread([this] { (void)loop.run(); });
+    return true;
   }
   SteadyClock clock;
   Metrics metrics;
@@ -142,6 +160,83 @@ TEST_CASE("clients go on with a master that was restarted after the clock went b
       CHECK(stat->epoch > 1'700'003'600);
     }
     CHECK(tried);
+  }
+}
+
+TEST_CASE("F99: a context outlives a master whose successor's clock is an hour ahead") {
+  bool tried = false;
+  for (int i = 0; i < 10 && !tried; ++i) {
+    Cluster cluster(64 * kMiB, {"shm"});
+    Caller caller(cluster);
+    PutAs as;
+    as.config.cls = "context";
+    as.config.ttl = std::chrono::minutes(30);
+    const auto value = noise(1000, 1);
+    const PutItem item{"k", {value}};
+    REQUIRE(caller.client->put_batch({&item, 1}, as)[0]);
+    if (!cluster.replace_master(1'700'003'600)) continue;
+    tried = true;
+    const auto why = caller.client->call(Explain{"k", ""});
+    REQUIRE(why);
+    REQUIRE(!why->facts.empty());
+    CHECK(why->facts[0].find("class context") != std::string::npos);
+  }
+  CHECK(tried);
+}
+
+// The clock of a reader whose machine is suspended once: it stands still meanwhile.
+class SuspendedClock final : public Clock {
+ public:
+  Time now() const override {
+    if (suspend && std::this_thread::get_id() == reader_) {
+      const Time from = steady_.now();
+      if (suspend()) {
+        suspend = nullptr;
+        away_ = steady_.now() - from;
+      }
+    }
+    return steady_.now() - away_;
+  }
+  // Returns: whether that was the time.
+  mutable std::function<bool()> suspend;
+
+ private:
+  const std::thread::id reader_ = std::this_thread::get_id();
+  SteadyClock steady_;
+  mutable Duration away_{};
+};
+
+TEST_CASE("F100: who was suspended past its lease gets no bytes of what came instead") {
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Cluster cluster(8 * kPage, {transport});
+    Caller other(cluster);
+    SuspendedClock clock;
+    ClientOptions options;
+    options.master = cluster.master->control();
+    options.verify = "never";  // the guard word alone says that it is late
+    auto client = Client::open(*other.engine, clock, options, other.metrics);
+    REQUIRE(client);
+    REQUIRE((*client)->put("k", noise(kPage, 1)));
+    REQUIRE((*client)->get("k"));
+    const Counter& located = cluster.metrics.counter(
+        "mc_rpc_requests_total", "control messages by type", {{"type", GetReplicas::kName}});
+    const uint64_t before = located.value();
+    bool replaced = false;
+    clock.suspend = [&] {
+      if (located.value() == before) return false;  // from then on it has a lease
+      const Time end = cluster.clock.now() + 60s;
+      while (!other.client->remove({"k"})[0] && cluster.clock.now() < end) {
+      }
+      for (uint64_t i = 0; i < 8; ++i)
+        REQUIRE(other.client->put("o" + std::to_string(i), noise(kPage, 2 + i)));
+      return replaced = true;
+    };
+    std::vector<std::byte> into(kPage);
+    const auto got = (*client)->get("k", into);
+    CHECK(replaced);
+    REQUIRE(!got);
+    CHECK(got.error().code == Code::kNotFound);
   }
 }
 

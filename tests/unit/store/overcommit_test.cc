@@ -104,7 +104,10 @@ TEST_CASE("background eviction runs in small steps, between which calls are answ
 TEST_CASE("a step of background eviction is of so many bytes, however few objects they are") {
   constexpr uint64_t kLarge = 64 * kMiB, kCount = 400;
   FakeCluster c;
-  c.add("n", kCount * kLarge);
+  auto& node = c.nodes["n"] = std::make_unique<FakeNode>("n", kCount * kLarge, 7);
+  node->layout.data = 1 * kGiB;  // behind its guard words
+  node->directory = Directory(node->layout);
+  c.mount(*node);
   uint64_t evicted = 0, most = 0;
   const auto look = [&] {
     const uint64_t all = c.master->totals().evicted_bytes;
