@@ -8,10 +8,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <initializer_list>
 #include <new>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text.h"
+#include "base/units.h"
 #include "cmd/common_options.h"
 #include "device/cuda.h"
 #include "io/file.h"
@@ -23,11 +26,61 @@ namespace {
 
 using Flags = std::vector<std::pair<std::string, std::string>>;
 
+constexpr size_t kErrorMax = 4000;  // bytes
+
 // A peer's words may be in it: they are no commands to a terminal.
 std::string printable(const std::string& name, std::string what) {
+  if (what.size() > kErrorMax) what = one_line(what, kErrorMax);
   for (char& c : what)
     if ((c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == 0x7f) c = '?';
   return name + ": " + what + "\n";
+}
+
+// Whether an error is about that value: it quotes it, or has it as a word.
+bool is_about(const std::string& what, const std::string& value) {
+  if (value.empty()) return false;
+  if (what.find("'" + escape(value) + "'") != std::string::npos) return true;
+  const auto ends_word = [&](char c) {
+    const bool letter = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    return value.size() > 2 ? !letter : c == ' ' || c == ':';  // a short one might be part of much
+  };
+  const size_t at = what.find(value), end = at + value.size();
+  return at != std::string::npos && (at == 0 || ends_word(what[at - 1])) &&
+         (end == what.size() || ends_word(what[end]));
+}
+
+// The length of what an error is about: a value, or one of several between commas; 0: of nothing.
+size_t about(const std::string& what, const std::string& value) {
+  if (is_about(what, value)) return value.size();
+  size_t longest = 0;
+  for (size_t at = 0; at < value.size();) {
+    const size_t comma = std::min(value.find(',', at), value.size());
+    const std::string part = value.substr(at, comma - at);
+    if (part.size() > longest && part.size() < value.size() && is_about(what, part))
+      longest = part.size();
+    at = comma + 1;
+  }
+  return longest;
+}
+
+// An error names the flags whose value it is about. Of several values the longest counts.
+std::string with_flags(std::initializer_list<const OptionList*> lists, const std::string& what) {
+  std::string flags;
+  size_t longest = 0;
+  for (const OptionList* const list : lists)
+    for (const Option& o : list->all()) {
+      const std::string value = o.origin == "default" ? "" : o.get();
+      if (value.empty()) continue;
+      const bool told =
+          what.find("--" + o.name) != std::string::npos ||
+          (o.name.find('-') != std::string::npos && what.find(o.name) != std::string::npos);
+      if (told) return what;
+      const size_t length = about(what, value);
+      if (length == 0 || length < longest) continue;
+      flags = (length == longest ? flags + ", " : "") + "--" + o.name;
+      longest = length;
+    }
+  return flags.empty() ? what : flags + ": " + what;
 }
 
 std::string unknown_verb(const std::string& word, const std::vector<std::string>& verbs) {
@@ -258,7 +311,8 @@ int Program::run(Verb& verb, Common& common) {
   }
   const Error& error = done.error();
   std::fflush(stdout);
-  std::fputs(printable(name_, error.what + " (" + mc::name(error.code) + ")").c_str(), stderr);
+  const std::string what = with_flags({&verb.list_, &common.list}, error.what);
+  std::fputs(printable(name_, what + " (" + mc::name(error.code) + ")").c_str(), stderr);
   return code_info(error.code).exit_code;
 }
 
@@ -267,7 +321,8 @@ Result<> Program::load(Verb& verb, Common& common, const Flags& flags) {
   if (const char* path = std::getenv("MC_CONFIG")) common.config = path;
   for (const auto& [name, value] : flags)
     if (name == "config") common.config = value;
-  MC_TRY_(from_file(verb, common));
+  if (auto read = from_file(verb, common); !read)
+    return fail(read.error().code, "--config: %s", read.error().what.c_str());
   MC_TRY_(from_environment(verb, common));
   for (const auto& [name, value] : flags) {
     auto option = verb.list_.find(name, "flags");

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -55,7 +56,10 @@ Result<> DaemonOptions::load() const {
     const auto slash = announce.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : announce.substr(0, slash + 1);
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
-      return fail_errno("announce %s", announce.c_str());
+      return fail_errno("--announce %s: its folder", announce.c_str());
+    struct stat info {};
+    if (::stat(announce.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+      return fail(Code::kInvalid, "--announce %s is a directory, want a file", announce.c_str());
   }
   (void)io::raise_open_files(kOpenFiles);
   leave_memory_out_of_dumps();
@@ -71,7 +75,8 @@ Result<> DaemonOptions::ready(const Endpoints& me) const {
     const Json json = {{"name", me.name},     {"role", me.role},       {"pid", ::getpid()},
                        {"epoch", me.epoch},   {"control", me.control}, {"http", me.http},
                        {"events", me.events}, {"replay", me.replay},   {"data", data}};
-    MC_TRY_(io::write_file_atomically(announce, dump_json(json) + "\n"));
+    if (auto told = io::write_file_atomically(announce, dump_json(json) + "\n"); !told)
+      return fail(told.error().code, "--announce: %s", told.error().what.c_str());
   }
   notify_systemd("READY=1");
   return {};

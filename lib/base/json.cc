@@ -1,11 +1,16 @@
 #include "base/json.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
+#include <cerrno>
 #include <utility>
 #include <vector>
 
+#include "base/text.h"
 #include "base/units.h"
 
 namespace mc {
@@ -119,6 +124,20 @@ bool absent(const Json& object, const char* key) {
   return object.is_object() && (!object.contains(key) || object.find(key)->is_null());
 }
 
+constexpr int kPipeWaitMs = 5000;
+constexpr size_t kPieceBytes = 256 * 1024;
+
+Result<> wait_for_bytes(int fd, const std::string& path) {
+  pollfd waits{fd, POLLIN, 0};
+  int ready = 0;
+  do ready = ::poll(&waits, 1, kPipeWaitMs);
+  while (ready < 0 && errno == EINTR);
+  if (ready < 0) return fail_errno("read %s", path.c_str());
+  if (ready == 0)
+    return fail(Code::kTimeout, "%s brings nothing: who writes to this pipe?", path.c_str());
+  return {};
+}
+
 }  // namespace
 
 const Json* member(const Json& object, const char* key) {
@@ -135,23 +154,43 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   return builder.take();
 }
 
-Result<Json> read_json_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return fail_errno("open %s", path.c_str());
-  std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown))  // a directory opens, and reads as empty
-    return fail(Code::kInvalid, "%s is a directory, want a JSON file", path.c_str());
+Result<std::string> read_whole(int fd, const std::string& path, size_t bytes_max) {
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return fail_errno("read %s", path.c_str());
+  if (S_ISDIR(info.st_mode))
+    return fail(Code::kInvalid, "%s is a directory, want a file", path.c_str());
   const auto too_large = [&] {
-    return fail(Code::kInvalid, "%s has more than %s", path.c_str(), bytes_text(kFileMax).c_str());
+    return fail(Code::kInvalid, "%s has more than %s", path.c_str(), bytes_text(bytes_max).c_str());
   };
-  if (const auto size = std::filesystem::file_size(path, unknown); !unknown && size > kFileMax)
-    return too_large();
-  std::string text;  // of a pipe or a device the size is not known before
-  std::vector<char> piece(256 * kKiB);
-  while (in.read(piece.data(), static_cast<std::streamsize>(piece.size())), in.gcount() > 0) {
-    text.append(piece.data(), static_cast<size_t>(in.gcount()));
-    if (text.size() > kFileMax) return too_large();
+  const auto size = static_cast<uint64_t>(std::max<off_t>(info.st_size, 0));
+  if (S_ISREG(info.st_mode) && size > bytes_max) return too_large();
+  std::string out;
+  out.reserve(S_ISREG(info.st_mode) ? size : 0);
+  std::string piece(kPieceBytes, '\0');
+  for (;;) {
+    const ssize_t n = ::read(fd, piece.data(), piece.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      MC_TRY_(wait_for_bytes(fd, path));
+      continue;
+    }
+    if (n < 0) return fail_errno("read %s", path.c_str());
+    if (n == 0) return out;
+    out.append(piece.data(), static_cast<size_t>(n));
+    if (out.size() > bytes_max) return too_large();
   }
+}
+
+Result<std::string> read_whole(const std::string& path, size_t bytes_max) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return fail_errno("open %s", path.c_str());
+  auto text = read_whole(fd, path, bytes_max);
+  ::close(fd);
+  return text;
+}
+
+Result<Json> read_json_file(const std::string& path) {
+  MC_TRY(const std::string text, read_whole(path, kFileMax));
   auto json = parse_json(text, kJsonFile);
   if (!json) return fail(Code::kInvalid, "%s: %s", path.c_str(), json.error().what.c_str());
   return json;

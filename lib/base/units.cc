@@ -7,6 +7,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/text.h"
+
 namespace mc {
 namespace {
 
@@ -57,6 +59,36 @@ Result<uint64_t> parse_scaled(std::string_view text, const std::array<Unit, N>& 
               escape(text).c_str(), what, want.c_str());
 }
 
+struct Character {
+  uint32_t code = 0;
+  size_t bytes = 1;
+  bool valid = false;
+};
+
+// The first of `text`. RFC 3629: no overlong forms, no surrogates.
+Character first_character(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return {lead, 1, true};
+  const size_t bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+  if (lead < 0xc2 || lead > 0xf4 || text.size() < bytes) return {};
+  uint32_t code = lead & (0x7fu >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return {};
+    code = code << 6 | (byte(i) & 0x3f);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  if (code < kLeast[bytes] || code > 0x10ffff || surrogate) return {};
+  return {code, bytes, true};
+}
+
+// Ends a line, commands a terminal, or turns the direction of what follows.
+bool is_control(uint32_t code) {
+  return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x2028 || code == 0x2029 ||
+         (code >= 0x202a && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
 template <size_t N>
 std::string exact_text(uint64_t n, const std::array<Unit, N>& units) {
   for (size_t i = N; i-- > 0;)
@@ -96,6 +128,25 @@ std::string escape(std::string_view bytes) {
   return bytes.size() > 80 ? out + "..." : out;
 }
 
+std::string one_line(std::string_view text, size_t most) {
+  std::string out;
+  size_t at = 0;
+  while (at < text.size()) {
+    const Character c = first_character(text.substr(at));
+    const bool space = c.valid && (c.code == '\n' || c.code == '\r' || c.code == '\t');
+    const bool kept = c.valid && !is_control(c.code);
+    const size_t bytes = kept ? c.bytes : 1;
+    if (out.size() + bytes > most) break;
+    if (kept)
+      out += text.substr(at, bytes);
+    else
+      out += space ? ' ' : '?';
+    at += c.bytes;
+  }
+  if (at < text.size()) out += "... (cut, " + std::to_string(text.size() - at) + " bytes more)";
+  return out;
+}
+
 Result<Duration> parse_duration(std::string_view text) {
   MC_TRY(const uint64_t n, parse_scaled(text, kDurations, "duration"));
   return Duration(static_cast<Duration::rep>(n));
@@ -123,6 +174,25 @@ std::string to_text(Duration d) {
   return d.count() < 0 ? "-" + to_text(-d)
                        : exact_text(static_cast<uint64_t>(d.count()), kDurations);
 }
+
+std::string rounded_text(Duration d) {
+  if (d.count() < 0) return "-" + rounded_text(-d);
+  constexpr double kRoundsUp = 999.5;  // to the next unit of a thousand
+  const auto ns = static_cast<double>(d.count());
+  size_t i = 0;
+  while (i + 1 < kDurations.size() &&
+         (ns >= static_cast<double>(kDurations[i + 1].scale) ||
+          (i < 3 && ns / static_cast<double>(kDurations[i].scale) >= kRoundsUp)))
+    ++i;
+  const double n = ns / static_cast<double>(kDurations[i].scale);
+  std::string digits = strf("%.*f", n < 10 ? 2 : n < 100 ? 1 : 0, n);
+  if (digits.find('.') != std::string::npos) {
+    digits.resize(digits.find_last_not_of('0') + 1);
+    if (digits.back() == '.') digits.pop_back();
+  }
+  return digits + kDurations[i].name;
+}
+
 std::string bytes_text(uint64_t n) { return n == 0 ? "0" : exact_text(n, kSizes); }
 
 std::string number_text(double n) {

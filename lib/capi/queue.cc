@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/mutex.h"
+#include "base/text.h"
 #include "capi/common.h"
 #include "io/fd.h"
 
@@ -174,7 +175,7 @@ Result<> Queue::wait(Duration budget) {
   while (state_->done.empty()) {
     const Duration left = deadline - state_->clock.now();
     if (left <= Duration::zero())
-      return fail(Code::kTimeout, "nothing was done within %s", to_text(budget).c_str());
+      return fail(Code::kTimeout, "nothing was done within %s", rounded_text(budget).c_str());
     state_->done_or_not.wait_for(state_->mutex, left);
   }
   return {};

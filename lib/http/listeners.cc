@@ -70,7 +70,9 @@ Result<uint16_t> Listeners::listen(const std::string& host, uint16_t port) {
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
   const int rc =
       getaddrinfo(host.empty() || host == "*" ? nullptr : host.c_str(), "0", &hints, &found);
-  if (rc != 0) return fail(Code::kInvalid, "listen on '%s': %s", host.c_str(), gai_strerror(rc));
+  if (rc != 0)
+    return fail(Code::kInvalid, "listen on %s:%u: %s", host.c_str(), unsigned{port},
+                gai_strerror(rc));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, freeaddrinfo);
   const auto bind = [&](uint16_t to) {
     port_of(*found->ai_addr) = htons(to);

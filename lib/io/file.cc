@@ -8,42 +8,23 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/text.h"
 #include "io/fd.h"
 
 namespace mc::io {
 
-namespace {
-
-Result<std::string> read_all(const Fd& fd, const std::string& path, size_t bytes_max) {
-  std::string out;
-  for (;;) {
-    char buffer[65536];
-    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_errno("read %s", path.c_str());
-    if (n == 0) return out;
-    out.append(buffer, static_cast<size_t>(n));
-    if (out.size() > bytes_max)
-      return fail(Code::kInvalid, "%s is larger than %zu bytes", path.c_str(), bytes_max);
-  }
-}
-
-}  // namespace
-
 Result<std::string> read_file(const std::string& path, size_t bytes_max) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return fail_errno("open %s", path.c_str());
-  return read_all(fd, path, bytes_max);
+  return read_whole(path, bytes_max);
 }
 
 Result<std::string> read_secret_file(const std::string& path, size_t bytes_max) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return fail_errno("open %s", path.c_str());
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return fail_errno("read the mode of %s", path.c_str());
   if ((info.st_mode & 077) != 0)
     return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
-  return read_all(fd, path, bytes_max);
+  return read_whole(fd.get(), path, bytes_max);
 }
 
 Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/text.h"
 #include "base/units.h"
 #include "rpc/client_impl.h"
 
@@ -27,11 +28,11 @@ std::string envelope_of(const char* type, uint64_t id, Duration budget,
 
 Error no_answer(const std::string& address, const char* type, Duration budget, bool answered) {
   if (answered)
-    return {Code::kTimeout,
-            strf("%s to %s: no answer within %s", type, address.c_str(), to_text(budget).c_str())};
+    return {Code::kTimeout, strf("%s to %s: no answer within %s", type, address.c_str(),
+                                 rounded_text(budget).c_str())};
   return {Code::kUnavailable,
           strf("%s to %s: no answer within %s: is it running there, with the same cluster key?",
-               type, address.c_str(), to_text(budget).c_str())};
+               type, address.c_str(), rounded_text(budget).c_str())};
 }
 
 Error gone(const std::string& address, const char* type) {

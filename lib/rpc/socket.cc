@@ -106,10 +106,11 @@ Result<> use_cluster_key(const std::string& secret) {
 
 Result<> load_cluster_key(const std::string& path) {
   if (path.empty()) return {};
-  MC_TRY(std::string key, io::read_secret_file(path, 4096));
-  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
-  if (auto used = use_cluster_key(key); !used)
-    return fail(used.error().code, "%s: %s", path.c_str(), used.error().what.c_str());
+  auto key = io::read_secret_file(path, 4096);
+  if (!key) return fail(key.error().code, "--cluster-key: %s", key.error().what.c_str());
+  while (!key->empty() && (key->back() == '\n' || key->back() == ' ')) key->pop_back();
+  if (auto used = use_cluster_key(*key); !used)
+    return fail(used.error().code, "--cluster-key %s: %s", path.c_str(), used.error().what.c_str());
   return {};
 }
 

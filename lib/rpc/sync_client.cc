@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/step_trace.h"
+#include "base/text.h"
 #include "rpc/client.h"
 #include "rpc/client_impl.h"
 #include "rpc/probe.h"
@@ -175,7 +176,7 @@ Result<std::string> SyncClient::call_in_turn(const char* type, const std::string
     return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
   if (!take_turn(deadline))
     return fail(Code::kTimeout, "%s to %s: other calls of this client took all of %s", type,
-                address_.c_str(), to_text(budget).c_str());
+                address_.c_str(), rounded_text(budget).c_str());
   struct Turn {
     SyncClient& client;
     ~Turn() { client.end_turn(); }

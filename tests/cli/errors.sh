@@ -50,7 +50,7 @@ for words in mc-master 'mc-store serve' mc-conductor mc-prefill mc-decode 'mc-xf
   refused 2 "${daemon[@]}" "${free[@]}" --config "$T/absent.json"
   says "open $T/absent.json: No such file or directory"
   refused 2 "${daemon[@]}" "${free[@]}" --config "$T"
-  says "read $T: Is a directory"
+  says "--config: $T is a directory, want a file"
 
   # Addresses.
   for which in listen http; do
@@ -59,6 +59,7 @@ for words in mc-master 'mc-store serve' mc-conductor mc-prefill mc-decode 'mc-xf
     says 'in use'
     refused 2 "${daemon[@]}" --$which nonsense "$(free_from $which)" 127.0.0.1:0
     says "'nonsense'"
+    says "--$which"
   done
   refused 2 "${daemon[@]}" --listen 0.0.0.0:0 --http 127.0.0.1:0
   says 'without --cluster-key'
@@ -69,10 +70,18 @@ for words in mc-master 'mc-store serve' mc-conductor mc-prefill mc-decode 'mc-xf
   refused 2 "${daemon[@]}" "${free[@]}" --cluster-key "$T/short.key"
   says "$T/short.key: cluster key of 4 bytes: want 16 or more"
   refused 1 "${daemon[@]}" "${free[@]}" --cluster-key "$T/absent.key"
-  says "open $T/absent.key: No such file or directory"
+  says "--cluster-key: open $T/absent.key: No such file or directory"
+  # A pipe that is never written is waited for no longer than seconds.
+  [ -p "$T/pipe" ] || (umask 077 && mkfifo "$T/pipe")
+  refused 2 "${daemon[@]}" "${free[@]}" --cluster-key "$T/pipe"
+  says "--cluster-key $T/pipe: cluster key of 0 bytes"
+  refused 2 "${daemon[@]}" "${free[@]}" --config "$T/pipe"
+  says "--config: $T/pipe: "
 
   refused 1 "${daemon[@]}" "${free[@]}" --announce "$T/no/such/folder"
-  says "$T/no/such/folder"
+  says "--announce $T/no/such/folder: its folder: No such file or directory"
+  refused 2 "${daemon[@]}" "${free[@]}" --announce "$T"
+  says "--announce $T is a directory, want a file"
 done
 [ "$daemons" -gt 0 ] || skip "no daemon is built in $MC_BIN"
 
@@ -132,7 +141,7 @@ if [ -x "$MC_BIN/mc-conductor" ]; then
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --http-connections 0
   says '--http-connections: want at least 1'
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-engines "$T"
-  says "$T is a directory, want a JSON file"
+  says "$T is a directory, want a file"
   echo '[{}]' >"$T/registered.json"
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-state "$T/registered.json"
   says "--foreign-state: $T/registered.json: engine 0:"
@@ -159,6 +168,10 @@ if [ -x "$MC_BIN/mc-replay" ]; then
   says "$T/absent.jsonl"
 fi
 if [ -x "$MC_BIN/mc-master" ]; then
+  refused 2 "$MC_BIN/mc-master" "${free[@]}" --ha http://127.0.0.1:2379
+  says "--ha 'http://127.0.0.1:2379': not an etcd URL"
+  refused 2 "$MC_BIN/mc-master" "${free[@]}" --ha etcd://127.0.0.1:2379 --leader-ttl 1ms
+  says '--leader-ttl 1ms: want 1s to 5m'
   for period in lease-ttl client-ttl suspect-after put-discard hot-window; do
     refused 2 "$MC_BIN/mc-master" "${free[@]}" "--$period" 0s
     says "$period 0ns: want more than nothing"

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "p2p/swarm/mapped_file.h"
 #include "p2p/swarm/set.h"
 #include "rpc/client.h"
@@ -92,7 +93,7 @@ Result<std::optional<std::string>> SwarmMember::Pull::next(ShardSet* wanted) {
     const Time now = member_.clock_.now();
     if (now - last_gain_ > request_.patience)
       return fail(last_error_.what.empty() ? Code::kTimeout : last_error_.code,
-                  "no shard came for %s: %s", to_text(request_.patience).c_str(),
+                  "no shard came for %s: %s", rounded_text(request_.patience).c_str(),
                   last_error_.what.empty() ? "all sources are busy" : last_error_.what.c_str());
     if (sources_.none())
       return fail(Code::kUnavailable, "no source is left: %s", last_error_.what.c_str());

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <utility>
 
+#include "base/text.h"
 #include "base/units.h"
 #include "sched/request/request_machine.h"
 #include "sched/request/request_record.h"
@@ -11,6 +12,7 @@ namespace mc::sched {
 namespace {
 
 constexpr double kRetryAfterMax = 30;
+constexpr size_t kWhatMax = 1000;  // bytes of an error's text
 
 // With the tokens that were told the prompt is longer, and what is to come is less.
 bool continues_behind_answer(RequestRecord& r, Time now) {
@@ -24,6 +26,14 @@ bool continues_behind_answer(RequestRecord& r, Time now) {
   r.out.full.clear();
   r.turned_away = {};
   return true;
+}
+
+// That nobody took it over is the end of what failed before.
+RequestError after_failure(const RequestRecord& r, RequestError why) {
+  if (r.failures.count == 0) return why;
+  RequestError first = r.failures.last;
+  first.what += "; no other worker took over: " + why.what;
+  return first;
 }
 
 bool means_no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
@@ -80,7 +90,7 @@ void RequestMachine::refuse(Turn& t, Record& r) {
   const bool own = roster.live(true) > 0 && roster.live(false) > 0;
   if (own && r.ask.refusal) return end(t, r, r.ask.refusal);
   if (own) return r.out.full.empty() ? end(t, r, too_large(fleet_, r)) : wait(t, r);
-  end(t, r, RequestError{503, "no_capacity", d.reason, 1});
+  end(t, r, after_failure(r, {503, "no_capacity", d.reason, 1}));
 }
 
 // The decode worker's batch has no place for the computed prompt: its prefill was wasted.
@@ -104,11 +114,11 @@ void RequestMachine::expired(Turn& t, Record& r) {
   };
   switch (r.state) {
     case RequestState::kWaiting:
-      return end(
-          t, r,
-          RequestError{
-              503, "no_capacity",
-              strf("no worker had room within %s", to_text(options_.queue_timeout).c_str()), 1});
+      return end(t, r,
+                 after_failure(r, {503, "no_capacity",
+                                   strf("no worker had room within %s",
+                                        to_text(options_.queue_timeout).c_str()),
+                                   1}));
     case RequestState::kFinishing: return end(t, r, std::nullopt);  // only numbers are missing
     case RequestState::kReserving:
       if (r.decode == DecodeSide::kReserveSent)
@@ -164,17 +174,19 @@ void RequestMachine::no_room(Turn& t, Record& r, const std::string& node, const 
 
 void RequestMachine::fail_attempt(Turn& t, Record& r, const std::set<std::string>& avoid,
                                   RequestError why) {
+  why.what = one_line(why.what, kWhatMax);  // others' words are in it
   const bool proxied = r.state == RequestState::kProxied;
   if (proxied)
     for (const std::string& engine : avoid)
       if (fleet_.engines->is_up(engine)) t.ask(EngineAnswered{engine, false});
   release(t, r, why.what);
   const bool anew = r.progress.output_tokens == 0;
-  if (r.failures >= options_.retries ||
+  if (r.failures.count >= options_.retries ||
       !(anew || (options_.continues && !proxied && continues_behind_answer(r, t.now))))
     return end(t, r, std::move(why));
-  ++r.failures;
+  ++r.failures.count;
   t.ask(TriedAgain{r.id, why.what});
+  r.failures.last = std::move(why);
   r.out.avoid.insert(avoid.begin(), avoid.end());
   start(t, r);
 }

@@ -11,7 +11,6 @@ namespace mc::sched {
 namespace {
 
 constexpr Duration kFinishWait = std::chrono::seconds(2);  // for the prefill worker's numbers
-constexpr size_t kErrorMax = 500;
 
 // The second half of a pair answers already: the KV is there, however the first one ends.
 void late_half(MachineTurn& t, RequestRecord& r, const UpstreamEnded& e) {
@@ -173,8 +172,8 @@ void RequestMachine::on(const TokensArrived& e, MachineTurn& t) {
   p.kv_errors += e.kv_errors;
   if (e.kv_errors > 0) t.measured(Measure::kKvErrors, e.kv_errors);
   if (!e.finish.empty() && e.finish != "stop" && e.finish != "length") {
-    const std::string why = e.finish == "error" ? e.error.substr(0, kErrorMax)
-                                                : "unknown finish '" + escape(e.finish) + "'";
+    const std::string why =
+        e.finish == "error" ? e.error : "unknown finish '" + escape(e.finish) + "'";
     return fail_attempt(
         t, r, {r.prefill_at().node, r.decode_at().node},
         RequestError{503, "worker_failed", "decode on " + r.decode_at().node + ": " + why, 1});

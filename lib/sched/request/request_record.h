@@ -47,7 +47,11 @@ struct RequestRecord {
   Duration stood{};  // since it arrived, this process stood still for so long
   Time asked_for{};  // its arrival, or the failure after which others go on with its answer
   RequestState state = RequestState::kWaiting;
-  uint32_t failures = 0;
+  struct Failures {  // behind which it began anew
+    uint32_t count = 0;
+    RequestError last{};
+  };
+  Failures failures{};
   Exclusions out;
   WorkerRef lost;  // ended while it was asked
   TurnedAway turned_away;

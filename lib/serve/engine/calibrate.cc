@@ -125,7 +125,8 @@ Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
                               const std::function<void(const std::string&)>& progress) {
   if (engine.modelled_time())
     return fail(Code::kUnsupported,
-                "the dummy engine computes nothing that could be measured: want --engine cpu, or a "
+                "--calibrate: the dummy engine computes nothing that could be measured: want "
+                "--engine cpu, or a "
                 "--model with weights");
   const uint64_t tokens = std::min({options.tokens, engine.spec().context_max,
                                     uint64_t{options.blocks} * engine.block_tokens()});

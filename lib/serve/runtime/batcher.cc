@@ -7,7 +7,7 @@ namespace mc::serve {
 Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
                                           uint32_t block_tokens, PrefillOrder order) {
   if (block_tokens == 0 || chunk_tokens == 0 || chunk_tokens % block_tokens != 0)
-    return fail(Code::kInvalid, "chunks of %u tokens: want a multiple of the block's %u",
+    return fail(Code::kInvalid, "--chunk-tokens %u: want a multiple of the block's %u",
                 chunk_tokens, block_tokens);
   if (!(order.ageing >= 0)) return fail(Code::kInvalid, "ageing %g: want 0 or more", order.ageing);
   return PrefillQueue(std::move(timing), chunk_tokens, order);

@@ -48,11 +48,11 @@ constexpr const char* kEventTopic = "mc-store-events";
 
 Result<> check_ha(const MasterServiceOptions& o) {
   if (o.leader_ttl < std::chrono::seconds(1) || o.leader_ttl > std::chrono::minutes(5))
-    return fail(Code::kInvalid, "leader-ttl %s: want 1s to 5m", to_text(o.leader_ttl).c_str());
+    return fail(Code::kInvalid, "--leader-ttl %s: want 1s to 5m", to_text(o.leader_ttl).c_str());
   const std::string& told = o.advertise.empty() ? o.listen : o.advertise;
   MC_TRY(const io::Address address, io::parse_address(told));
   if (address.host == "0.0.0.0" || address.host == "::" || address.host == "*")
-    return fail(Code::kInvalid, "%s cannot be announced: give an address with --advertise",
+    return fail(Code::kInvalid, "--ha: %s cannot be announced: give an address with --advertise",
                 told.c_str());
   return {};
 }
@@ -81,7 +81,9 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
   MC_TRY_(options.master.check());
   EtcdUrl etcd;
   if (!options.ha.empty()) {
-    MC_TRY(etcd, EtcdUrl::parse(options.ha));
+    auto url = EtcdUrl::parse(options.ha);
+    if (!url) return fail(url.error().code, "--ha %s", url.error().what.c_str());
+    etcd = std::move(*url);
     MC_TRY_(check_ha(options));
   }
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));

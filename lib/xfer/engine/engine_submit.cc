@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "base/log.h"
+#include "base/text.h"
 #include "xfer/core/merge.h"
 #include "xfer/engine/engine_impl.h"
 
@@ -359,7 +360,7 @@ Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
       const Duration left = deadline - clock.now();
       if (left.count() <= 0)
         return fail(Code::kTimeout, "%zu transfers are not done after %s", batch.unfinished.load(),
-                    to_text(budget).c_str());
+                    rounded_text(budget).c_str());
       batch.ended.wait_for(batch.mutex, std::min(left, kWaitStep));
     }
   }

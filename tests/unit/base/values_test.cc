@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/metrics.h"
 #include "base/random.h"
+#include "base/text.h"
 #include "base/units.h"
 
 using namespace mc;
@@ -37,6 +38,27 @@ TEST_SUITE("base/result") {
 }
 
 TEST_SUITE("base/units") {
+  TEST_CASE("a peer's words are one line without control characters") {
+    CHECK(one_line("all is well", 100) == "all is well");
+    CHECK(one_line("a\nb\tc\x1b[31m\x7f", 100) == "a b c?[31m?");
+    CHECK(one_line(std::string_view("a\0b", 3), 100) == "a?b");
+    CHECK(one_line("\xc2\x9b"
+                   "1m \xe2\x80\xae"
+                   "txt \xe2\x80\xa8",
+                   100) == "?1m ?txt ?");
+    CHECK(one_line("gr\xc3\xbc\xc3\x9f \xf0\x9f\x99\x82", 100) ==
+          "gr\xc3\xbc\xc3\x9f \xf0\x9f\x99\x82");
+    for (const char* bad : {"\xff", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+      const std::string made = one_line(bad, 100);
+      CHECK(made == std::string(std::string_view(bad).size(), '?'));
+    }
+  }
+  TEST_CASE("what is too long ends at a character, and says how much is left out") {
+    CHECK(one_line("abcdef", 6) == "abcdef");
+    CHECK(one_line("abcdef", 4) == "abcd... (cut, 2 bytes more)");
+    CHECK(one_line("abc\xe2\x82\xac", 5) == "abc... (cut, 3 bytes more)");
+    CHECK(one_line(std::string(60'000, 'x'), 1000).size() < 1050);
+  }
   TEST_CASE("sizes and durations read as they print") {
     for (const uint64_t n : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, 5 * kMiB, 3 * kGiB})
       CHECK(parse_bytes(bytes_text(n)).value() == n);
@@ -44,6 +66,14 @@ TEST_SUITE("base/units") {
       CHECK(parse_duration(to_text(d)).value() == d);
     CHECK(parse_duration("1.5s").value() == 1500ms);
     CHECK(to_text(Duration(120s)) == "2m");
+  }
+  TEST_CASE("durations for people have three digits at most") {
+    const std::pair<Duration, const char*> all[] = {
+        {4999839201ns, "5s"}, {1234567ns, "1.23ms"},   {999ns, "999ns"},
+        {999'999ns, "1ms"},   {100'500us, "100ms"},    {90s, "1.5m"},
+        {0ns, "0ns"},         {-1500ms, "-1.5s"},      {59'960'000us, "60s"},
+        {2h, "2h"},           {1'000'000h, "1000000h"}};
+    for (const auto& [d, text] : all) CHECK(rounded_text(d) == text);
   }
   TEST_CASE("what is no size or duration is refused") {
     for (const char* bad : {"", "4kb", "-1", "KiB", "1e400", "99999999999999GiB", "0x10"})

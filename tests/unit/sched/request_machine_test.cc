@@ -135,6 +135,41 @@ TEST_CASE("more tokens than were asked for are no answer") {
   CHECK(s.state(r) != RequestState::kDecoding);
 }
 
+TEST_CASE("a worker's words reach the client as one line of 1 kB at most") {
+  RequestOptions o;
+  o.retries = 0;
+  Pair s(o);
+  const std::string words = "no\n\x1b[2J" + std::string(60'000, 'x');
+  const uint64_t first = s.arrive(), second = s.arrive();
+  s.answer(s.attempt(first), Step::kReserve, fail(Code::kInternal, "%s", words.c_str()));
+  s.handle(TokensArrived{.of = s.prefilling(second), .finish = "error", .error = words});
+  for (const uint64_t r : {first, second}) {
+    REQUIRE(s.finished(r) != nullptr);
+    const std::string& what = s.finished(r)->error->what;
+    CHECK(what.find(": no ?[2Jxxx") != std::string::npos);
+    CHECK(what.ends_with(" bytes more)"));
+    CHECK(what.size() < 1050);
+  }
+}
+
+// Its own end was `no_capacity`, which says nothing of the worker that was lost.
+TEST_CASE("where nobody takes over, the error names what failed first") {
+  RequestOptions o;
+  o.continues = true;
+  Pair s(o);
+  const uint64_t begun = s.arrive(), fresh = s.arrive();
+  s.tokens(s.prefilling(begun), 1);
+  s.leave("d0");
+  for (const uint64_t r : {begun, fresh}) {
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(s.finished(r)->error->code == "worker_failed");
+    CHECK(s.finished(r)->error->what.starts_with(
+        "decode on d0: the worker is gone: silent; no other worker took over: "));
+  }
+  CHECK(s.finished(s.arrive())->error->code == "no_capacity");  // nothing of its own failed
+  s.check_clean();
+}
+
 TEST_CASE("no room at one worker: another, and the first has its abort") {
   Pair s;
   s.join("p1", true);
