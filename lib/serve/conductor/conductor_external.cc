@@ -248,6 +248,8 @@ sched::UpstreamEnded Conductor::computed_half(Job& job) {
       event.outcome = fail(handed.error());
       return event;
     }
+    if (ExternalEngine* const e = external_->find(w.pair.engine))
+      e->names_blocks = names_blocks(*handed);
   }
   auto cached = static_cast<uint32_t>(w.local_tokens);
   if (const Json* usage = answer ? member(*answer, "usage") : nullptr; usage != nullptr)

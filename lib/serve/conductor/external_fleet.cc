@@ -41,6 +41,11 @@ std::vector<uint64_t> engine_tags(const GenerateRequest& ask, const ExternalEngi
   return tags;
 }
 
+PairUse pair_use(const ExternalEngine& prefill, const GenerateRequest& ask) {
+  if (!ask.proxied) return PairUse::kNone;
+  return use_of(prefill.options.pair, *ask.proxied, prefill.names_blocks);
+}
+
 }  // namespace
 
 ExternalFleet::ExternalFleet(ExternalEngines& engines, sched::PrefixIndex& index, std::string model,
@@ -74,29 +79,32 @@ void ExternalFleet::add(const GenerateRequest& ask, const sched::Exclusions* out
     node.usable = e->up && !e->outliers.ejected(now) &&
                   !(out != nullptr && (out->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
+    const ExternalEngine* computes = e.get();
     if (e->options.role == "prefill") {
       decodes = partner(*e, out, now);
-      node.usable = node.usable && suits(e->options.pair, *ask.proxied);
+      const PairUse use = pair_use(*e, ask);
+      node.usable = node.usable && use != PairUse::kNone;
+      if (use == PairUse::kSecondAlone && decodes != nullptr) computes = decodes;
     }
     node.usable = node.usable && decodes != nullptr && engines_.has_adapter(*e, adapter) &&
                   engines_.has_adapter(*decodes, adapter);
     node.whole = true;
-    node.queue_ms = e->wait_ms(now);
-    node.rate = &e->rate;
-    node.queued_tokens = e->ledger.tokens();
-    node.requests = e->requests;
-    node.assigned = e->assigned;
+    node.queue_ms = computes->wait_ms(now);
+    node.rate = &computes->rate;
+    node.queued_tokens = computes->ledger.tokens();
+    node.requests = computes->requests;
+    node.assigned = computes->assigned;
     if (decodes != nullptr) node.context_tokens = decodes->context_tokens;
-    const uint64_t block = e->cache ? e->cache->block_tokens() : 0;
+    const uint64_t block = computes->cache ? computes->cache->block_tokens() : 0;
     if (knows_text_only(ask)) {
-      node.match = engines_.affinity().match(ask.proxied->pieces, e->registration);
+      node.match = engines_.affinity().match(ask.proxied->pieces, computes->registration);
       node.block_tokens = TextAffinity::kPieceTokens;
     } else if (block > 0) {
-      const std::pair key(block, e->cache->chain_salt(adapter, ask.cache_salt));
+      const std::pair key(block, computes->cache->chain_salt(adapter, ask.cache_salt));
       auto it = matches.find(key);
       if (it == matches.end())
-        it = matches.emplace(key, index_.match(engine_tags(ask, *e), slots_())).first;
-      node.match = it->second[e->cache->slot()];
+        it = matches.emplace(key, index_.match(engine_tags(ask, *computes), slots_())).first;
+      node.match = it->second[computes->cache->slot()];
       node.block_tokens = block;
     }
     to.prefill.push_back(std::move(node));
@@ -121,9 +129,11 @@ sched::EnginePair ExternalFleet::charge(uint64_t request, const sched::Decision&
                                         const sched::Exclusions& out, Time now, Time until) {
   const GenerateRequest& ask = ask_of_(request);
   const sched::Candidate& c = decision.chosen;
-  ExternalEngine& e = *engines_.find(c.name);
-  const bool pair = e.options.role == "prefill";
-  ExternalEngine& decodes = pair ? *partner(e, &out, now) : e;  // add() found it
+  ExternalEngine& chosen = *engines_.find(c.name);
+  const bool has_halves = chosen.options.role == "prefill";
+  ExternalEngine& decodes = has_halves ? *partner(chosen, &out, now) : chosen;  // add() found it
+  const bool pair = has_halves && pair_use(chosen, ask) == PairUse::kBoth;
+  ExternalEngine& e = pair ? chosen : decodes;
   e.ledger.charge(request, c.prefill_ms, ask.tokens() - c.reused_tokens, now);
   ++e.assigned;
   ++e.requests;
@@ -136,7 +146,7 @@ sched::EnginePair ExternalFleet::charge(uint64_t request, const sched::Decision&
     engines_.affinity().sent(ask.proxied->pieces, e.registration);
   else if (e.cache && e.cache->block_tokens() > 0)
     guesses_[request] = index_.guess(e.cache->slot(), engine_tags(ask, e), until + kUpstreamSlack);
-  return {c.name, pair ? decodes.options.name : "", pair && at_once(e.options.pair)};
+  return {e.options.name, pair ? decodes.options.name : "", pair && at_once(e.options.pair)};
 }
 
 void ExternalFleet::computed(uint64_t request, const sched::EnginePair& pair, Time now) {

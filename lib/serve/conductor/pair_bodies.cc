@@ -62,11 +62,12 @@ bool one_answer(const JsonText& body) {
   return (!beams || *beams != "true") && prompts_of(body) == 1;
 }
 
-bool suits(PairKind kind, const ProxiedRequest& request) {
-  if (request.method != "POST" || request.form || !generates(request.path)) return false;
-  if (kind == PairKind::kSequential) return true;
-  if (kind == PairKind::kSglang) return prompts_of(request.body) <= kPromptsMax;
-  return one_answer(request.body);
+PairUse use_of(PairKind kind, const ProxiedRequest& request, bool names_blocks) {
+  if (request.method != "POST" || request.form || !generates(request.path)) return PairUse::kNone;
+  if (kind == PairKind::kSglang)
+    return prompts_of(request.body) <= kPromptsMax ? PairUse::kBoth : PairUse::kNone;
+  const bool for_one = kind == PairKind::kConcurrent || names_blocks;
+  return for_one && !one_answer(request.body) ? PairUse::kSecondAlone : PairUse::kBoth;
 }
 
 void drop_pair_members(std::vector<JsonText::Change>& changes) {
@@ -110,8 +111,7 @@ void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirs
   if (!answer) return;
   const auto handed = handed_over(*answer);
   if (!handed) return;
-  const Json* const blocks = member(*handed, "remote_block_ids");  // none: null
-  if (blocks != nullptr && !blocks->is_null() && !one_answer(request.body)) return;
+  if (names_blocks(*handed) && !one_answer(request.body)) return;
   put(changes, kKvParams, dump_json(*handed));
 }
 
@@ -122,6 +122,11 @@ Result<Json> handed_over(const Json& answer) {
               "it hands no KV over: its answer has no '%s'; start it with a connector, or register "
               "it with role both",
               kKvParams);
+}
+
+bool names_blocks(const Json& handed) {
+  const Json* const blocks = member(handed, "remote_block_ids");
+  return blocks != nullptr && !blocks->is_null();
 }
 
 }  // namespace mc::serve

@@ -17,9 +17,13 @@ namespace mc::serve {
 size_t prompts_of(const JsonText& body);
 // Whether it asks for one answer to one prompt.
 bool one_answer(const JsonText& body);
-// Whether a pair can answer it: a POST of JSON that asks for tokens, of few prompts. A concurrent
-// pair answers one prompt once: a transfer's name stands for that alone.
-bool suits(PairKind kind, const ProxiedRequest& request);
+// Who of a pair a request is for.
+enum class PairUse : uint8_t { kNone, kBoth, kSecondAlone };
+// A pair answers a POST of JSON that asks for tokens, of few prompts. Several answers or prompts
+// are the second half's alone where KV is handed over for one: a concurrent transfer's name stands
+// for that, and so do blocks that a sequential first half names (`names_blocks`). The first would
+// compute them for nobody, and hold their blocks until its lease ends.
+PairUse use_of(PairKind kind, const ProxiedRequest& request, bool names_blocks);
 
 // No client says where KV comes from: these go out of its body.
 void drop_pair_members(std::vector<JsonText::Change>& changes);
@@ -36,5 +40,7 @@ void change_for_second(PairKind kind, const PairMeeting& meeting, const PairFirs
 
 // What the first half of a sequential pair hands over. Errors: kUnsupported: nothing.
 Result<Json> handed_over(const Json& answer);
+// Whether that is blocks by name: others find KV by the prompt's tokens.
+bool names_blocks(const Json& handed);
 
 }  // namespace mc::serve

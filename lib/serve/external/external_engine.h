@@ -39,6 +39,7 @@ struct ExternalEngine {
   Time models_at{};                                  // when it was asked for them
   AdapterNames adapters;
   std::string bootstrap_engine;  // its name at its bootstrap server, for a concurrent pair
+  bool names_blocks = false;     // as a sequential first half it has handed over blocks by name
   // It cannot say a prompt's tokens, or those with pictures among them, and is not asked before.
   Time no_tokens_until{}, no_render_until{};
   std::string why = "not asked yet";  // when it is not up

@@ -101,10 +101,13 @@ TEST_CASE("a sequential pair: KV of named blocks is for one answer to one prompt
   for (const std::string& several : {prompt_with(R"(,"n":2)"), prompt_with(R"(,"best_of":3)"),
                                      prompt_with(R"(,"use_beam_search":true)"), texts}) {
     CAPTURE(several);
-    CHECK(m.ask("/v1/completions", several).status == 200);
-    for (const char* member : {"n", "best_of", "use_beam_search"})
-      CHECK_FALSE(m.p->asked.back().contains(member));  // its KV is the same for all
+    const auto r = m.ask("/v1/completions", several);
+    CHECK(r.status == 200);
     CHECK(m.d->asked.back() == *parse_json(several));
+    // Only the first shows how KV is handed over. Then the first half computes no more for nobody.
+    REQUIRE(m.p->asked.size() == 1);
+    CHECK_FALSE(m.p->asked[0].contains("n"));  // its KV is the same for all
+    CHECK(r.headers.at("x-mc-decode") == "d");
   }
   for (const char* more : {R"(,"n":1)", R"(,"n":null,"use_beam_search":false)"}) {
     CAPTURE(more);
@@ -113,7 +116,7 @@ TEST_CASE("a sequential pair: KV of named blocks is for one answer to one prompt
   }
   CHECK(m.ask("/v1/completions", R"({"model":"tiny","prompt":["abcd"]})").status == 200);
   CHECK(m.d->asked.back().contains("kv_transfer_params"));
-  CHECK(m.p->asked.size() == 7);
+  CHECK(m.p->asked.size() == 4);
   CHECK(m.conductor->external().ejected(m.loop.now()) == 0);
   m.check_idle();
 }
@@ -131,11 +134,17 @@ TEST_CASE("a sequential pair: KV that is found by its tokens is for all answers 
   CHECK(changes[0].value == R"({"do_remote_prefill":true,"remote_block_ids":null})");
 }
 
-TEST_CASE("a prompt list or several answers do not go to a concurrent pair") {
+TEST_CASE("several answers are the second half's alone where a pair's transfer is for one") {
   PairSite m("concurrent");
-  const auto r = m.ask("/v1/completions", prompt_with(R"(,"n":2)"));
-  CHECK(r.status == 503);
+  const std::string several = prompt_with(R"(,"n":2,"kv_transfer_params":{"x":1})");
+  const auto r = m.ask("/v1/completions", several);
+  CHECK(r.status == 200);
+  CHECK(r.headers.at("x-mc-prefill") == "d");
   CHECK(m.p->asked.empty());
+  REQUIRE(m.d->asked.size() == 1);
+  CHECK(m.d->asked[0] == *parse_json(prompt_with(R"(,"n":2)")));
+  CHECK(m.conductor->external().ejected(m.loop.now()) == 0);
+  m.check_idle();
 }
 
 TEST_CASE("what gives no tokens goes to no pair, and no half is blamed for it") {
