@@ -12,11 +12,38 @@
 namespace mc::emu {
 namespace {
 
-std::vector<std::shared_ptr<Qp>> all_qps(Context& context) {
-  std::lock_guard lock(context.mutex);
-  std::vector<std::shared_ptr<Qp>> qps;
-  for (const auto& [number, qp] : context.qps) qps.push_back(qp);
-  return qps;
+// Queue pairs that outlive their end for a while. They are given back under the lock under which
+// ibv_destroy_qp does: which of the two was last is an order that the thread sanitizer sees, too,
+// where it does not see what this library counts.
+class HeldQps {
+ public:
+  explicit HeldQps(Context& context) : context_(context) {}
+  ~HeldQps() {
+    std::lock_guard lock(context_.mutex);
+    qps_.clear();
+  }
+  HeldQps(const HeldQps&) = delete;
+  HeldQps& operator=(const HeldQps&) = delete;
+  void add(const std::shared_ptr<Qp>& qp) { qps_.push_back(qp); }  // under the lock
+  auto begin() const { return qps_.begin(); }
+  auto end() const { return qps_.end(); }
+
+ private:
+  Context& context_;
+  std::vector<std::shared_ptr<Qp>> qps_;
+};
+
+template <class Visit>
+void each_qp(Context& context, const Visit& visit) {
+  HeldQps qps(context);
+  {
+    std::lock_guard lock(context.mutex);
+    for (const auto& [number, qp] : context.qps) qps.add(qp);
+  }
+  for (const auto& qp : qps) {
+    std::lock_guard lock(qp->mutex);
+    if (!qp->closed) visit(*qp);
+  }
 }
 
 void write_bits(const Context& context, uint32_t bits, EventRecord record) {
@@ -27,12 +54,10 @@ void write_bits(const Context& context, uint32_t bits, EventRecord record) {
 }
 
 void sweep_qps(Context& context) {
-  for (const auto& qp : all_qps(context)) {
-    std::lock_guard lock(qp->mutex);
-    if (qp->closed) continue;
-    if (qp->slot->state.load() == IBV_QPS_ERR) flush(*qp);
-    write_bits(context, qp->slot->events.exchange(0), {0, EventKind::kQp, qp->number, 0});
-  }
+  each_qp(context, [&](Qp& qp) {
+    if (qp.slot->state.load() == IBV_QPS_ERR) flush(qp);
+    write_bits(context, qp.slot->events.exchange(0), {0, EventKind::kQp, qp.number, 0});
+  });
 }
 
 void sweep_cqs(Context& context) {
@@ -68,12 +93,10 @@ void look(Context& context) {
   if ((pending & kSweepCqs) != 0) sweep_cqs(context);
   if ((pending & kSweepSrqs) != 0) sweep_srqs(context);
   if ((pending & kPump) != 0) {
-    for (const auto& qp : all_qps(context)) {
-      std::lock_guard lock(qp->mutex);
-      if (qp->closed) continue;
-      if (qp->count > 0 && qp->ring[qp->first].attempts > 0) qp->ring[qp->first].due = 0;
-      pump(*qp);
-    }
+    each_qp(context, [](Qp& qp) {
+      if (qp.count > 0 && qp.ring[qp.first].attempts > 0) qp.ring[qp.first].due = 0;
+      pump(qp);
+    });
   }
 }
 
@@ -127,13 +150,13 @@ void schedule(Context& context, Qp& qp, uint64_t due) {
 
 void run_due(Context& context, uint64_t now) {
   if (context.next_due.load() > now) return;
-  std::vector<std::shared_ptr<Qp>> ready;
+  HeldQps ready(context);
   {
     std::lock_guard lock(context.mutex);
     auto& timers = context.timers;
     while (!timers.empty() && timers.begin()->first <= now) {
       auto found = context.qps.find(timers.begin()->second);
-      if (found != context.qps.end()) ready.push_back(found->second);
+      if (found != context.qps.end()) ready.add(found->second);
       timers.erase(timers.begin());
     }
     context.next_due.store(timers.empty() ? UINT64_MAX : timers.begin()->first);

@@ -265,6 +265,8 @@ int ibv_destroy_qp(ibv_qp* ibqp) {
   qp->send_cq->users--;
   qp->recv_cq->users--;
   if (qp->srq != nullptr) qp->srq->users--;
+  std::lock_guard lock(context.mutex);  // as the device's thread does: engine.cc
+  qp.reset();
   return 0;
 }
 
