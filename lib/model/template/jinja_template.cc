@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <set>
+#include <string>
 
 #include "base/json.h"
 #include "base/units.h"
@@ -18,6 +19,8 @@ using jinja::Statement;
 struct JinjaTemplate::Program {
   std::string name;
   Block block;
+  bool content_parts = false;  // a loop goes through the parts of a message's content
+  std::set<std::string, std::less<>> variables;  // that it reads
 };
 
 namespace {
@@ -61,6 +64,36 @@ uint64_t text_bytes(const Json& j) {
   return bytes;
 }
 
+bool goes_through_content(const Block& block) {
+  std::set<std::string> names;  // variables that are a message's content
+  bool found = false;
+  each_statement(block, [&](const Statement& s) {
+    if (!s.value) return;
+    const Expression& v = bare(*s.value);
+    const bool content =
+        is_content(v) || (v.kind == Expression::Kind::kName && names.contains(v.name));
+    if (!content && s.kind == Statement::Kind::kSet && s.targets.size() == 1)
+      names.erase(s.targets[0]);
+    if (!content) return;
+    if (s.kind == Statement::Kind::kSet && s.targets.size() == 1) names.insert(s.targets[0]);
+    if (s.kind == Statement::Kind::kFor) found = true;
+  });
+  return found;
+}
+
+std::set<std::string, std::less<>> variables_of(const Block& block) {
+  std::set<std::string, std::less<>> all;
+  const auto look = [&](const Expression& e) {
+    if (e.kind == Expression::Kind::kName) all.insert(e.name);
+  };
+  each_statement(block, [&](const Statement& s) {
+    each_inside(s.value.get(), look);
+    each_inside(s.condition.get(), look);
+    for (const auto& v : s.values) each_inside(v.get(), look);
+  });
+  return all;
+}
+
 }  // namespace
 
 JinjaTemplate::JinjaTemplate(std::unique_ptr<const Program> program)
@@ -78,6 +111,8 @@ Result<JinjaTemplate> JinjaTemplate::parse(std::string_view source, std::string 
   auto program = std::make_unique<Program>();
   program->name = std::move(name);
   program->block = std::move(*block);
+  program->content_parts = goes_through_content(program->block);
+  program->variables = variables_of(program->block);
   return JinjaTemplate(std::move(program));
 }
 
@@ -91,34 +126,10 @@ Result<std::string> JinjaTemplate::render(const Json& variables, const std::tm& 
   return text;
 }
 
-bool JinjaTemplate::reads_content_parts() const {
-  std::set<std::string> names;  // variables that are a message's content
-  bool found = false;
-  each_statement(program_->block, [&](const Statement& s) {
-    if (!s.value) return;
-    const Expression& v = bare(*s.value);
-    const bool content =
-        is_content(v) || (v.kind == Expression::Kind::kName && names.contains(v.name));
-    if (!content && s.kind == Statement::Kind::kSet && s.targets.size() == 1)
-      names.erase(s.targets[0]);
-    if (!content) return;
-    if (s.kind == Statement::Kind::kSet && s.targets.size() == 1) names.insert(s.targets[0]);
-    if (s.kind == Statement::Kind::kFor) found = true;
-  });
-  return found;
-}
+bool JinjaTemplate::reads_content_parts() const { return program_->content_parts; }
 
 bool JinjaTemplate::reads(std::string_view variable) const {
-  bool found = false;
-  const auto look = [&](const Expression& e) {
-    if (e.kind == Expression::Kind::kName && e.name == variable) found = true;
-  };
-  each_statement(program_->block, [&](const Statement& s) {
-    each_inside(s.value.get(), look);
-    each_inside(s.condition.get(), look);
-    for (const auto& v : s.values) each_inside(v.get(), look);
-  });
-  return found;
+  return program_->variables.contains(variable);
 }
 
 }  // namespace mc::model

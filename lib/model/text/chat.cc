@@ -265,12 +265,13 @@ Result<ChatFormat> chat_of_folder(const std::string& folder) {
 }
 
 Result<ChatPrompt> chat_prompt(const ChatFormat& format, const Tokenizer& tokenizer, Json variables,
-                               const std::tm& now) {
+                               const std::tm& now, const TemplateLimits& limits) {
   variables["bos_token"] = format.bos;
   variables["eos_token"] = format.eos;
   const Json* tools = member(variables, "tools");
   const bool own = format.tools && tools != nullptr && !tools->empty();
-  MC_TRY(const std::string text, (own ? format.tools : format.program)->render(variables, now));
+  const JinjaTemplate& program = own ? *format.tools : *format.program;
+  MC_TRY(const std::string text, program.render(variables, now, limits));
   ChatPrompt out;
   out.tokens = tokenizer.encode_marked(text);
   out.end = tokenizer.find(end_mark(format.kind));

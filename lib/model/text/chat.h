@@ -82,6 +82,6 @@ Result<ChatPrompt> chat_prompt(ChatTemplate t, const Tokenizer& tokenizer,
 // By the program, with `variables` besides bos_token and eos_token: messages, tools, documents,
 // add_generation_prompt and others. Errors: those of the template.
 Result<ChatPrompt> chat_prompt(const ChatFormat& format, const Tokenizer& tokenizer, Json variables,
-                               const std::tm& now);
+                               const std::tm& now, const TemplateLimits& limits = {});
 
 }  // namespace mc::model

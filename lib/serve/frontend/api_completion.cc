@@ -124,9 +124,10 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
   limits.names = conductor_.external().catalog().names();
   const std::string& body = x.request().body;
   const std::optional<PassedForm> form = form_of(x.request(), passed_);
-  texts_.run(
+  texts_.render(
       x, ids_.of(x), tenant, cost_of_text(body),
-      [asked, engines, path, form, limits = std::move(limits), &body] {
+      [asked, engines, path, form, limits = std::move(limits), &body](RenderingBound* b) mutable {
+        limits.rendering = b;
         if (!form) {
           *asked = parse_asked(path, body, engines, limits);
           return;

@@ -108,9 +108,10 @@ struct ApiServer::Pages {
     const auto answer = std::make_shared<tl::expected<std::string, ApiError>>();
     const std::string id = s.ids_.of(x);
     const http::Request& r = x.request();
-    s.texts_.run(
+    s.texts_.render(
         x, id, tenant, r.body.size(),
-        [answer, &r, id, &limits = s.limits_] {
+        [answer, &r, id, limits = s.limits_](RenderingBound* bound) mutable {
+          limits.rendering = bound;
           constexpr std::string_view kRender = "/render";
           const std::string_view path = r.path;
           *answer = path == "/tokenize"     ? tokenize(r.body, limits)

@@ -6,8 +6,16 @@
 #include <optional>
 
 #include "base/log.h"
+#include "base/units.h"
 
 namespace mc::serve {
+namespace {
+
+// About 2 ms of a template, and text that is tokenized in some.
+constexpr model::TemplateLimits kOnTheLoop{
+    .steps = 20'000, .bytes = 256 * kKiB, .output = 2 * TextWork::kShort};
+
+}  // namespace
 
 void TextWork::run(const http::Exchange& x, const std::string& id, size_t tenant, size_t bytes,
                    std::function<void()> work, std::function<void(bool done)> then) {
@@ -43,6 +51,21 @@ void TextWork::run(const http::Exchange& x, const std::string& id, size_t tenant
     });
   const bool own = job.error().code == Code::kBusy;
   refused({own ? 429 : 503, job.error().what, "", own ? "text_queue_full" : "no_capacity"});
+}
+
+void TextWork::render(const http::Exchange& x, const std::string& id, size_t tenant, size_t bytes,
+                      std::function<void(RenderingBound* bound)> work,
+                      std::function<void(bool done)> then) {
+  RenderingBound bound{.most = kOnTheLoop};
+  if (bytes <= kShort) {
+    bool done = false;
+    run(
+        x, id, tenant, bytes, [&] { work(&bound); }, [&](bool worked) { done = worked; });
+    if (!done || !bound.exceeded) return then(done);
+    bytes = kSlow;
+  }
+  run(
+      x, id, tenant, bytes, [work = std::move(work)] { work(nullptr); }, std::move(then));
 }
 
 }  // namespace mc::serve

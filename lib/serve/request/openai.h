@@ -60,6 +60,12 @@ struct CompletionRequest {
 inline constexpr uint32_t kChoicesMax = 16;   // of a prompt
 inline constexpr size_t kSequencesMax = 128;  // of a request: prompts x choices
 
+// How much the template of a chat may do where others wait for it, and whether it wanted more.
+struct RenderingBound {
+  model::TemplateLimits most;
+  bool exceeded = false;  // what was read is an error, or has no tokens of its own, for that
+};
+
 struct ApiLimits {
   const model::Tokenizer* tokenizer = nullptr;  // outlives this
   std::string model;
@@ -70,6 +76,7 @@ struct ApiLimits {
   model::ToolCallFormat calls = model::ToolCallFormat::kNone;  // kNone: tools are refused
   std::function<std::tm()> now{};  // what templates take for today; none: they have no date
   uint64_t text_max = 0;           // bytes that the context can hold at most; 0: it is not known
+  RenderingBound* rendering = nullptr;  // none: as much as any template may
   // The context's tokens as JSON, however it is written, and other members.
   uint64_t body_max() const;
 };

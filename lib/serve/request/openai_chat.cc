@@ -134,10 +134,13 @@ tl::expected<model::ChatPrompt, ApiError> by_template(const Json& messages, cons
     all.push_back(std::move(made));
   }
   variables["messages"] = std::move(all);
+  RenderingBound* const bound = limits.rendering;
   auto prompt = model::chat_prompt(limits.chat, *limits.tokenizer, std::move(variables),
-                                   limits.now ? limits.now() : std::tm{});
-  if (!prompt) return bad("messages", prompt.error().what);
-  return std::move(*prompt);
+                                   limits.now ? limits.now() : std::tm{},
+                                   bound != nullptr ? bound->most : model::TemplateLimits());
+  if (prompt) return std::move(*prompt);
+  if (bound != nullptr && prompt.error().code == Code::kNoSpace) bound->exceeded = true;
+  return bad("messages", prompt.error().what);
 }
 
 }  // namespace

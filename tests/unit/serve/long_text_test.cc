@@ -4,6 +4,7 @@
 
 #include "api_site.h"
 #include "base/json.h"
+#include "text_model.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -57,6 +58,29 @@ TEST_CASE("long prompts are answered as short ones are, and their errors have th
   const auto none = s.ask("/query", "[" + std::string(20000, ' ') + "]");
   CHECK(none.status == 400);
   CHECK(none.body.find("want a JSON object") != std::string::npos);
+}
+
+// A model's template may take seconds, whatever the length of the chat: all others waited.
+TEST_CASE("the loop renders no slow template, however short the chat") {
+  ConductorOptions options = quick();
+  options.choice.model = text_model(
+      "{%- for i in range(300) -%}{%- for j in range(1000) -%}{%- endfor -%}{%- endfor -%}"
+      "<|im_start|>{{ messages[0].content }}<|im_end|>");
+  Site s(options);
+  for (const char* const path :
+       {"/v1/chat/completions", "/v1/responses", "/v1/chat/completions/render", "/tokenize"}) {
+    const bool responses = std::string_view(path) == "/v1/responses";
+    const std::string body =
+        R"({"model":"texts",)" +
+        std::string(responses ? R"("input":"x"})"
+                              : R"("messages":[{"role":"user","content":"x"}]})");
+    const double whole = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+    const double own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+    const auto r = s.ask(path, body);
+    CHECK_MESSAGE(r.status == 200, r.body);
+    const double loop = cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own;
+    CHECK_MESSAGE(loop < 0.4 * (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - whole), path);
+  }
 }
 
 // A short schema may take as long to compile as a long text to read: the loop stood still
