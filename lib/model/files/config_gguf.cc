@@ -26,9 +26,10 @@ class GgufConfig {
     MC_TRY_(routed_experts());
     MC_TRY_(gemma());
     if (const double* eps = floating("attention.layer_norm_rms_epsilon")) c_.norm_eps = *eps;
-    if (!(c_.rope.theta > 0) || !(c_.norm_eps > 0))
-      return fail(Code::kInvalid, "RoPE base %g and epsilon %g: want both above 0", c_.rope.theta,
-                  c_.norm_eps);
+    constexpr double kMost = 1e12;
+    if (!(c_.rope.theta > 0 && c_.rope.theta < kMost) || !(c_.norm_eps > 0 && c_.norm_eps < kMost))
+      return fail(Code::kInvalid, "RoPE base %g and epsilon %g: want both above 0, below %g",
+                  c_.rope.theta, c_.norm_eps, kMost);
     c_.tied = !g_.tensors.contains("output.weight");
     c_.bos = token("bos_token_id");
     for (const char* name : {"eos_token_id", "eot_token_id"})

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "model/files/gguf.h"
 #include "model/files/quantized_modules.h"
 #include "model/text/gguf_tokenizer.h"
@@ -139,6 +140,9 @@ Result<ModelFiles> open_model(const std::string& name) {
 }
 
 Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
+  if (files.tensors.tensors.empty() && !files.tensors.files.empty())
+    return fail(Code::kCorrupt, "the files of model '%s' have no tensors",
+                escape(files.config.name).c_str());
   if (files.tensors.tensors.empty()) return random_sources(files.config, kTinySeed, wanted);
   return weight_sources(files.tensors, files.config, files.naming, wanted);
 }

@@ -16,6 +16,7 @@ namespace mc::model {
 namespace {
 
 constexpr uint64_t kTokensMax = 1u << 20;
+constexpr size_t kAroundMax = 1024;  // tokens that a template puts around each text
 constexpr uint64_t kGapsMax = 4096;  // ids without a piece, beside three for each piece
 
 Result<std::string> model_type(const Json& model) {
@@ -317,9 +318,15 @@ class HfReader {
       return fail(Code::kUnsupported, "this type is not supported");
     MC_TRY(const int32_t cls, pair_of(step, "cls"));
     MC_TRY(const int32_t sep, pair_of(step, "sep"));
+    MC_TRY_(check_around(2));
     t_.before_.insert(t_.before_.begin(), cls);
     t_.after_.push_back(sep);
     return {};
+  }
+
+  Result<> check_around(size_t more) const {
+    if (t_.before_.size() + t_.after_.size() + more <= kAroundMax) return {};
+    return fail(Code::kInvalid, "over %zu tokens around each text", kAroundMax);
   }
 
   Result<int32_t> token_of(const Json& id) const {
@@ -365,6 +372,7 @@ class HfReader {
       if (special != nullptr) {
         MC_TRY(const auto tokens, special_of(step, text_of(*special, "id")));
         std::vector<int32_t>& to = text ? after : before;
+        MC_TRY_(check_around(before.size() + after.size() + tokens.size()));
         to.insert(to.end(), tokens.begin(), tokens.end());
       } else if (text) {
         return fail(Code::kUnsupported, "the text is in 'single' more than once");

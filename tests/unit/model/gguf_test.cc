@@ -1,5 +1,7 @@
 #include "model/files/gguf.h"
 
+#include <limits>
+
 #include "files.h"
 #include "model/forward/model.h"
 #include "model/text/gguf_tokenizer.h"
@@ -76,6 +78,20 @@ TEST_CASE("gguf: what is named twice, and tensors that share bytes, are refused 
   const auto twice = parse_gguf(bytes_of(small_file(2, 0, key("a.number", 4, fixed(8, 4)))));
   REQUIRE_FALSE(twice);
   CHECK(twice.error().what == "'a.number' is there twice");
+}
+
+TEST_CASE("files without tensors are no model: no weights are invented for them") {
+  auto files = open_model("tiny");
+  REQUIRE(files);
+  CHECK(open_sources(*files));
+  const test::Folder folder;
+  folder.write("empty", "x");
+  auto file = MappedFile::open(folder.path() + "/empty");
+  REQUIRE(file);
+  files->tensors.files.push_back(std::make_shared<const MappedFile>(std::move(*file)));
+  const auto none = open_sources(*files);
+  REQUIRE_FALSE(none);
+  CHECK(none.error().what == "the files of model 'tiny' have no tensors");
 }
 
 TEST_CASE("gguf: blocks take the bytes that their format says, and rows have whole ones") {
@@ -254,6 +270,13 @@ TEST_CASE("gguf: a qwen2 file's configuration is under its own name") {
   CHECK(c->family == Family::kQwen2);
   CHECK(c->kv_heads == 2);
   CHECK(c->rope.theta == 1e6);
+  for (const char* name : {"qwen2.rope.freq_base", "qwen2.attention.layer_norm_rms_epsilon"}) {
+    Gguf endless = g;
+    endless.metadata[name] = std::numeric_limits<double>::infinity();
+    const auto refused = gguf_config(endless);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().what.find("below 1e+12") != std::string::npos);
+  }
   g.metadata["general.architecture"] = std::string("mamba");
   CHECK(gguf_config(g).error().what.find("'mamba'") != std::string::npos);
 }

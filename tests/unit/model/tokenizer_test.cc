@@ -183,6 +183,14 @@ TEST_CASE("tokenizer.json: what is unsupported or wrong is refused by name") {
   refused(
       with("post_processor", {{"type", "BertProcessing"}, {"cls", {"a", 7u}}, {"sep", {"a", 0u}}}),
       "7 is no token");
+  Json around = {{"type", "TemplateProcessing"}, {"single", Json::array()}};
+  around["special_tokens"]["x"] = {{"ids", std::vector<uint32_t>(600)}};
+  around["single"].push_back({{"SpecialToken", {{"id", "x"}}}});
+  CHECK(Tokenizer::hugging_face(with("post_processor", around)));
+  const Json twice = {{"type", "Sequence"}, {"processors", Json::array({around, around})}};
+  refused(with("post_processor", twice), "over 1024 tokens around each text");
+  around["single"].push_back({{"SpecialToken", {{"id", "x"}}}});
+  refused(with("post_processor", around), "over 1024 tokens around each text");
   refused(of_model("merges", Json::array({"a z"})), "'z' is none");
   refused(of_model("merges", Json::array({{"a", "a"}})), "'aa' is none");
   refused(of_model("merges", Json::array({5})), "merge 5");
