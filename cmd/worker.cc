@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cmd/command.h"
-#include "sched/pool_index.h"
+#include "sched/pool/pool_index.h"
 #include "sched/prefill_order.h"
 #include "serve/protocol/model_info.h"
 #include "serve/runtime/prompt_lookup.h"

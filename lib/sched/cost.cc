@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace mc::sched {
@@ -72,6 +71,12 @@ double Cost::pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const {
                                  static_cast<double>(disk_tokens) / pool_disk_);
 }
 
+double Cost::pool_token_ms(const PoolPlace& place) const {
+  const double all = 1 / pool_bytes_per_s(place.tier == PoolTier::kDisk);
+  return 1e3 * static_cast<double>(spec_.kv_bytes_per_token()) *
+         (place.node == 0 ? all : holders_.slow(place, all));
+}
+
 void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms,
                          const Pipeline& node) {
   const double model = spec_prefill_ms(tokens, reused, node);
@@ -114,23 +119,44 @@ void Cost::advance(Time now) {
   fade(fetch_bandwidth_, spec_.cost.transfer_bytes_per_s);
   fade(pool_memory_, kPoolMemoryBytes);
   fade(pool_disk_, kPoolDiskBytes);
+  holders_.fade(now,
+                [this](PoolTier tier) { return 1 / pool_bytes_per_s(tier == PoolTier::kDisk); });
 }
 
-void Cost::learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms) {
+// The time is what adds up: the means are of seconds a byte. A node answers for a change by its
+// share of the time.
+void Cost::learn_pool(const PoolTokens& all, double measured_ms) {
   if (!std::isfinite(measured_ms)) return;
-  const uint64_t token = spec_.kv_bytes_per_token();
-  const uint64_t tokens = disk_tokens > 0 ? disk_tokens : memory_tokens;
-  const double known = disk_tokens > 0 ? pool_ms(memory_tokens, 0) : 0;
-  const double ms = measured_ms - (known > 0 ? known : kPoolRoundTripMs);
+  const bool disk = std::ranges::any_of(all, [](const auto& entry) {
+    return entry.first.tier == PoolTier::kDisk && entry.second > 0;
+  });
+  const auto slower = [&](const PoolPlace& at) { return (at.tier == PoolTier::kDisk) == disk; };
+  double ms = measured_ms - kPoolRoundTripMs, tokens = 0, known_ms = 0;  // of the slower tier
+  for (const auto& [place, n] : all) {
+    const double took = static_cast<double>(n) * pool_token_ms(place);
+    if (slower(place)) {
+      tokens += static_cast<double>(n);
+      known_ms += took;
+    } else {
+      ms -= took;
+    }
+  }
+  const auto token = static_cast<double>(spec_.kv_bytes_per_token());
   if (tokens * token < kBytesMin || ms <= 0) return;
-  double& rate = disk_tokens > 0 ? pool_disk_ : pool_memory_;
-  const double start = disk_tokens > 0 ? kPoolDiskBytes : kPoolMemoryBytes;
-  const double seen = static_cast<double>(tokens * token) / (ms * 1e-3);
-  // The time is what adds up: the mean is of seconds a byte.
-  const double slow =
-      1 / rate +
-      kPoolWeight * (1 / std::clamp(seen, start / kFactorMax, start * kFactorMax) - 1 / rate);
-  rate = 1 / slow;
+  double& rate = disk ? pool_disk_ : pool_memory_;
+  const double start = disk ? kPoolDiskBytes : kPoolMemoryBytes;
+  const auto believable = [start](double slow) {
+    return std::clamp(slow, 1 / (start * kFactorMax), kFactorMax / start);
+  };
+  for (const auto& [place, n] : all) {
+    if (place.node == 0 || n == 0 || !slower(place)) continue;
+    const double slow = pool_token_ms(place) / (1e3 * token);
+    const double share = static_cast<double>(n) * pool_token_ms(place) / known_ms;
+    holders_.learn(place, slow + kPoolWeight * share * (believable(ms / known_ms * slow) - slow),
+                   advanced_);
+  }
+  const double slow = 1 / rate;
+  rate = 1 / (slow + kPoolWeight * (believable(ms * 1e-3 / (tokens * token)) - slow));
 }
 
 void Congestion::learn(double predicted_ms, double measured_ms, Time now) {
@@ -146,11 +172,5 @@ double Congestion::excess(Time now) const {
 }
 
 double Congestion::factor(Time now) const { return 1 + excess(now); }
-
-Time Congestion::until(double factor) const {
-  const double least = std::max(factor - 1, std::numeric_limits<double>::epsilon() / 4);
-  if (excess_ < least) return {};
-  return seen_ + from_seconds(kHalfLife * std::log2(excess_ / least));
-}
 
 }  // namespace mc::sched

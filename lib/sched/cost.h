@@ -4,8 +4,9 @@
 // by the tail that is left when the prompt is computed, and one for whole fetches from a peer. It
 // follows slower machines and congested links, and starts at the model's own numbers. Fetches from
 // the pool have a round trip and a bandwidth for each tier, which start at kPoolRoundTripMs,
-// kPoolMemoryBytes and kPoolDiskBytes. What was learned of fetches fades within minutes, as nobody
-// fetches over a link, or from disks, that are thought slow.
+// kPoolMemoryBytes and kPoolDiskBytes, and one for each node that was fetched from lately. What was
+// learned of fetches fades within minutes, as nobody fetches over a link, or from disks, that are
+// thought slow.
 //
 // Thread: one owner. Pure: no clock. Source: Mooncake paper section 4.1.
 #pragma once
@@ -13,9 +14,12 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "base/time.h"
 #include "cost/model_spec.h"
+#include "sched/pool/holder_rates.h"
+#include "sched/pool/pool_index.h"
 #include "sched/step_rate.h"
 
 namespace mc::sched {
@@ -37,8 +41,9 @@ class Cost {
   // KV of that many tokens, to a decode node: what is left of it when the prompt is computed.
   double transfer_ms(uint64_t tokens) const;
   double fetch_ms(uint64_t tokens) const;  // from another prefill node, all of it
-  // A fetch from the pool, by where the tokens' KV is. 0 for none.
+  // A fetch from nodes of the pool that were not measured, by the tier. 0 for none.
   double pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const;
+  double pool_token_ms(const PoolPlace& place) const;  // of each, besides the round trip
   double step_ms(uint64_t batch, uint64_t context_tokens) const {
     return mean_step_ms(static_cast<double>(batch), static_cast<double>(context_tokens));
   }
@@ -61,8 +66,14 @@ class Cost {
   const StepRate& steps() const { return steps_; }
   void learn_first_step(double step_ms, double measured_ms);
   void advance(Time now);  // what was learned of fetches fades
-  // A fetch from the pool as measured. Of one from both tiers memory's share is known already.
-  void learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms);
+  // A fetch from the pool as measured. Of one from both tiers memory's share is known already; the
+  // nodes of the slower tier share the rest as they are known.
+  using PoolTokens = std::map<PoolPlace, uint64_t>;
+  void learn_pool(const PoolTokens& tokens, double measured_ms);
+  void learn_pool(uint64_t memory_tokens, uint64_t disk_tokens, double measured_ms) {
+    learn_pool({{{PoolTier::kMemory}, memory_tokens}, {{PoolTier::kDisk}, disk_tokens}},
+               measured_ms);
+  }
 
   double prefill_factor() const { return factor_; }
   double transfer_bytes_per_s() const { return bandwidth_; }
@@ -70,6 +81,7 @@ class Cost {
   static constexpr double kPoolRoundTripMs = 1;
   static constexpr double kPoolMemoryBytes = 2e9, kPoolDiskBytes = 500e6;  // a second
   double pool_bytes_per_s(bool disk) const { return disk ? pool_disk_ : pool_memory_; }
+  const HolderRates& pool_holders() const { return holders_; }
   const cost::ModelSpec& spec() const { return spec_; }
 
  private:
@@ -80,15 +92,16 @@ class Cost {
   StepRate steps_;
   double first_more_ms_ = 0;
   double pool_memory_ = kPoolMemoryBytes, pool_disk_ = kPoolDiskBytes;
+  HolderRates holders_;
 };
 
 // How many times longer a node's transfers take than what is predicted for all: a node whose link
 // is congested is seen, and avoided. What was seen fades, so that it is tried again.
 class Congestion {
  public:
+  static constexpr double kMax = 1e9;  // more than any factor
   void learn(double predicted_ms, double measured_ms, Time now);
-  double factor(Time now) const;    // 1 and more: that a node is faster than others proves nothing
-  Time until(double factor) const;  // it is less than that from then on; of 1: equal
+  double factor(Time now) const;  // 1 and more: that a node is faster than others proves nothing
 
  private:
   double excess(Time now) const;
@@ -107,6 +120,7 @@ class FetchLinks {
     std::erase_if(slow_, [&](const auto& pair) { return pair.second.factor(now) < kFaded; });
     if (slow_.size() >= kPairsMax && !slow_.contains(holder)) return;
     slow_[holder].learn(predicted_ms, measured_ms, now);
+    ++version_;
   }
   double factor(const std::string& holder, Time now) const {
     const auto it = slow_.find(holder);
@@ -117,14 +131,16 @@ class FetchLinks {
     return std::any_of(slow_.begin(), slow_.end(),
                        [&](const auto& pair) { return pair.second.factor(now) >= kFaded; });
   }
-  Time until() const {  // none is from then on
-    Time last{};
-    for (const auto& [holder, seen] : slow_) last = std::max(last, seen.until(kFaded));
-    return last;
+  std::vector<std::string> holders() const {  // that were slow lately
+    std::vector<std::string> all;
+    for (const auto& [holder, seen] : slow_) all.push_back(holder);
+    return all;
   }
+  uint64_t version() const { return version_; }  // another one when they may be others
 
  private:
   std::map<std::string, Congestion> slow_;  // by holder
+  uint64_t version_ = 0;
 };
 
 }  // namespace mc::sched

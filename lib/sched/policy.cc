@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/random.h"
+#include "sched/pool_plan.h"
 
 namespace mc::sched {
 namespace {
@@ -62,6 +63,14 @@ uint64_t pooled_to(uint64_t have, const View& view, const Ask& ask) {
   return have + run.blocks() * ask.block_tokens;
 }
 
+// A request, and what it is weighed by.
+struct Asked {
+  const View& view;
+  const Ask& ask;
+  const PoolPlan& plan;
+  const Cost& cost;
+};
+
 // What a node reuses when it begins with the first `have` tokens, and how long it takes from there.
 struct Reuse {
   uint64_t tokens = 0, memory = 0, disk = 0;  // in all; of these from the pool, by tier
@@ -69,24 +78,33 @@ struct Reuse {
   double ms() const { return pool_ms + prefill_ms; }
 };
 
-// From the pool it takes the part that saves most, as a worker does: what only slow disks have is
-// computed, what memory has before it is fetched.
-Reuse go_on(const PrefillView& node, uint64_t have, const View& view, const Ask& ask,
-            const Cost& cost) {
+// From the pool it takes the part that saves most, as a worker does: what only slow disks or slow
+// nodes have is computed, what others have before it is fetched.
+Reuse go_on(const PrefillView& node, uint64_t have, const Asked& asked) {
+  const auto& [view, ask, plan, cost] = asked;
   const Reuse none{.tokens = have, .prefill_ms = prefill_ms(node, ask.tokens, have, cost)};
-  if (node.pool == PoolUse::kNever || node.whole || view.pool.empty() || ask.tokens == 0)
-    return none;
-  Reuse best = none, pooled;
-  view.pool.each_part(have / ask.block_tokens, (ask.tokens - 1) / ask.block_tokens,
-                      [&](const PoolRun& run) {
-                        pooled = {.tokens = have + run.blocks() * ask.block_tokens,
-                                  .memory = run.memory * ask.block_tokens,
-                                  .disk = run.disk * ask.block_tokens};
-                        pooled.pool_ms = cost.pool_ms(pooled.memory, pooled.disk);
-                        pooled.prefill_ms = prefill_ms(node, ask.tokens, pooled.tokens, cost);
-                        if (pooled.ms() < best.ms()) best = pooled;
-                      });
-  return node.pool == PoolUse::kAlways && pooled.tokens > 0 ? pooled : best;
+  if (node.pool == PoolUse::kNever || node.whole || view.pool.empty()) return none;
+  const uint64_t first = have / ask.block_tokens;
+  const bool always = node.pool == PoolUse::kAlways;
+  const PoolPlan::Part part = always ? plan.whole(first) : plan.best(first);
+  if (part.blocks == 0) return none;
+  const PoolRun run = view.pool.run(first, first + part.blocks);
+  const uint64_t tokens = have + part.blocks * ask.block_tokens;
+  const Reuse pooled{.tokens = tokens,
+                     .memory = run.memory * ask.block_tokens,
+                     .disk = run.disk * ask.block_tokens,
+                     .pool_ms = part.ms,
+                     .prefill_ms = prefill_ms(node, ask.tokens, tokens, cost)};
+  return always || pooled.ms() < none.ms() ? pooled : none;
+}
+
+// Where the blocks are that the candidate fetches from the pool.
+Cost::PoolTokens pool_places(const Candidate& c, const View& view, const Ask& ask) {
+  Cost::PoolTokens tokens;
+  for (uint64_t at = c.reused_tokens - c.pool_tokens(); at < c.reused_tokens;
+       at += ask.block_tokens)
+    tokens[view.pool.place(at / ask.block_tokens)] += ask.block_tokens;
+  return tokens;
 }
 
 // A fetch of blocks as they appear ends with that of the last chunk.
@@ -95,8 +113,10 @@ double appears_ms(const PrefillView& holder, uint64_t tokens, double factor, con
   return holder.ready_ms + factor * cost.fetch_ms(chunk > 0 ? std::min(chunk, tokens) : tokens);
 }
 
-Candidate estimate(const PrefillView& node, const Fetchable& others, const View& view,
-                   const Ask& ask, const PolicyOptions& options, const Cost& cost) {
+Candidate estimate(const PrefillView& node, const Fetchable& others, const Asked& asked,
+                   const PolicyOptions& options) {
+  const Ask& ask = asked.ask;
+  const Cost& cost = asked.cost;
   Candidate c;
   c.name = node.name;
   c.whole = node.whole;
@@ -106,7 +126,7 @@ Candidate estimate(const PrefillView& node, const Fetchable& others, const View&
     c.pending_tokens = c.local_tokens - reusable_now(node, ask);
     c.wait_ms = node.ready_ms;
   }
-  Reuse r = go_on(node, c.local_tokens, view, ask, cost);
+  Reuse r = go_on(node, c.local_tokens, asked);
   const auto start_ms = [&] { return std::max({c.queue_ms, c.fetch_ms, c.wait_ms}); };
   const auto worth = [&](uint64_t best) {
     return options.policy == "kvcache" && !node.whole &&
@@ -115,8 +135,7 @@ Candidate estimate(const PrefillView& node, const Fetchable& others, const View&
   };
   if (worth(others.now)) {
     const double fetch = node.fetch_congestion * cost.fetch_ms(others.now - c.local_tokens);
-    if (const Reuse longer = go_on(node, others.now, view, ask, cost);
-        fetch + longer.ms() < r.ms()) {
+    if (const Reuse longer = go_on(node, others.now, asked); fetch + longer.ms() < r.ms()) {
       r = longer;
       c.peer_tokens = others.now - c.local_tokens;
       c.fetch_ms = fetch;
@@ -127,7 +146,7 @@ Candidate estimate(const PrefillView& node, const Fetchable& others, const View&
     const double fetch = node.fetch_congestion * cost.fetch_ms(tokens);
     const double wait =
         std::max(c.wait_ms, appears_ms(*others.from, tokens, node.fetch_congestion, cost));
-    const Reuse longer = go_on(node, others.coming, view, ask, cost);
+    const Reuse longer = go_on(node, others.coming, asked);
     const double again = kAgain * (r.prefill_ms - longer.prefill_ms);
     if (std::max({c.queue_ms, fetch, wait}) + longer.ms() < start_ms() + r.ms() + again) {
       r = longer;
@@ -171,10 +190,11 @@ size_t smallest(const std::vector<size_t>& usable, Key key) {
   return best;
 }
 
-Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
-                    const std::vector<Candidate>& candidates, uint64_t best_tokens, const Ask& ask,
-                    const PolicyOptions& options, const Cost& cost) {
-  const auto& nodes = view.prefill;
+Chosen pick_prefill(const Asked& asked, const std::vector<size_t>& usable,
+                    const std::vector<Candidate>& candidates, uint64_t best_tokens,
+                    const PolicyOptions& options) {
+  const Ask& ask = asked.ask;
+  const auto& nodes = asked.view.prefill;
   const auto ties = [&](size_t i) {
     return std::tuple(nodes[i].queued_tokens, nodes[i].assigned, std::string_view(nodes[i].name));
   };
@@ -203,8 +223,9 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
   const bool trivial = is_trivial(best_tokens, ask.tokens);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
-    const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
-    const double cold = trivial ? go_on(nodes[i], 0, view, ask, cost).ms() : 0;
+    const double late =
+        c.transfer_ms - asked.cost.transfer_ms(ask.tokens);  // whole: less than none
+    const double cold = trivial ? go_on(nodes[i], 0, asked).ms() : 0;
     const double warm = c.ttft_ms + kAgain * c.again_ms;
     return std::tuple((trivial ? c.queue_ms + cold + late : warm) - c.fixed_ms, c.queue_ms,
                       ties(i));
@@ -290,12 +311,15 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   if (usable.empty()) return d;
   d.best_tokens = std::max(pooled_to(0, view, ask), pooled_to(held, view, ask));
   const Fetchable others = fetchable_of(view, ask);
+  const PoolPlan plan(view.pool, ask.tokens, ask.block_tokens, cost);
+  const Asked asked{view, ask, plan, cost};
   for (const PrefillView& node : view.prefill)
-    d.candidates.push_back(estimate(node, others, view, ask, options, cost));
-  auto [at, reason] = pick_prefill(view, usable, d.candidates, held, ask, options, cost);
+    d.candidates.push_back(estimate(node, others, asked, options));
+  auto [at, reason] = pick_prefill(asked, usable, d.candidates, held, options);
   d.prefill = at;
   d.decode = decode.value_or(0);
   d.chosen = d.candidates[at];
+  d.pool = pool_places(d.chosen, view, ask);
   if (const PrefillView& node = view.prefill[at]; node.whole)
     d.tbt_ms = cost.step_ms(node.requests + 1, node.context_tokens + ask.tokens);
   d.reason = std::move(reason);

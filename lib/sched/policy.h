@@ -40,7 +40,7 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "sched/cost.h"
-#include "sched/pool_index.h"
+#include "sched/pool/pool_index.h"
 #include "sched/prefill_rate.h"
 
 namespace mc::sched {
@@ -129,6 +129,7 @@ struct Decision {
   // What could have been reused: the longest match, and what the pool has after it, or of the
   // prompt.
   uint64_t best_tokens = 0;
+  Cost::PoolTokens pool{};  // what is fetched from the pool, by where it is
   std::vector<Candidate> candidates;
   std::string reason;  // one phrase
   double ttft_ms() const { return chosen.ttft_ms; }

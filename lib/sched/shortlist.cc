@@ -162,16 +162,23 @@ bool PrefillShortlist::any_fresh(const Matches& matches, int at) const {
   return false;
 }
 
-// Of nodes that hold equally much: the best one of an exact rank, and those that may be better.
+// Of nodes that hold equally much those that no other one beats, by rank and by link.
 struct PrefillShortlist::Best {
-  std::optional<Key> exact;
-  std::vector<Key> bounds;
+  struct Placed {
+    Key key;
+    double congestion;
+    bool exact;
+    bool beats(const Key& other, double others) const {
+      return exact && key < other && congestion <= others;
+    }
+  };
+  std::vector<Placed> placed;
 
-  void add(const Key& key, bool is_exact) {
-    if (!is_exact)
-      bounds.push_back(key);
-    else if (!exact || key < *exact)
-      exact = key;
+  void add(const Placed& p) {
+    for (const Placed& q : placed)
+      if (q.beats(p.key, p.congestion)) return;
+    std::erase_if(placed, [&](const Placed& q) { return p.beats(q.key, q.congestion); });
+    placed.push_back(p);
   }
 };
 
@@ -180,9 +187,12 @@ void PrefillShortlist::list(uint32_t node, bool usable, std::vector<Listed>& out
 }
 
 void PrefillShortlist::list(const Best& best, std::vector<Listed>& out) {
-  if (best.exact) list(best.exact->node, true, out);
-  for (const Key& bound : best.bounds)
-    if (!best.exact || bound < *best.exact) list(bound.node, true, out);
+  for (const Best::Placed& p : best.placed) list(p.key.node, true, out);
+}
+
+void PrefillShortlist::add(uint32_t node, Time now, Best& to) const {
+  const CandidateRank& rank = nodes_[node].rank;
+  to.add({key_at(node, now), rank.link.factor(now), rank.exact});
 }
 
 // Compares all nodes of a level, but for those of the few.
@@ -191,7 +201,7 @@ PrefillShortlist::Best PrefillShortlist::best_of(const Matches& matches, int at,
   for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
     for (uint64_t left = matches.word(at, k) & usable_bits_[k]; left != 0; left &= left - 1) {
       const auto node = static_cast<uint32_t>(64 * k + static_cast<size_t>(std::countr_zero(left)));
-      if (nodes_[node].few != picks_) best.add(key_at(node, now), nodes_[node].rank.exact);
+      if (nodes_[node].few != picks_) add(node, now, best);
     }
   return best;
 }
@@ -204,12 +214,15 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     auto at = std::find_if(few.begin(), few.end(),
                            [n = length](const auto& entry) { return entry.first == n; });
     if (at == few.end()) at = few.insert(at, {length, {}});
-    if (nodes_[node].usable) at->second.add(key_at(node, now), nodes_[node].rank.exact);
+    if (nodes_[node].usable) add(node, now, at->second);
   }
   for (const auto& [length, best] : few) list(best, out);
   // Few nodes that hold equally much are all compared; the best of many comes early in the order.
-  enum : uint8_t { kClosed, kOpen, kOpenToFresh };       // the last: fresh nodes are among them
-  std::vector<uint8_t> open(matches.levels.size() + 1);  // 0: nodes that hold nothing
+  struct Open {
+    bool is = false, fresh = false;        // fresh nodes are among them
+    double congestion = Congestion::kMax;  // the least of those listed, of exact ranks
+  };
+  std::vector<Open> open(matches.levels.size() + 1);  // 0: nodes that hold nothing
   size_t left = 0;
   for (int at = -1; at < static_cast<int>(matches.levels.size()); ++at) {
     size_t nodes = 0;
@@ -218,23 +231,48 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     if (nodes <= kLookedAt) {
       list(best_of(matches, at, now), out);
     } else {
-      open[static_cast<size_t>(at) + 1] = any_fresh(matches, at) ? kOpenToFresh : kOpen;
+      open[static_cast<size_t>(at) + 1] = {true, any_fresh(matches, at)};
       ++left;
     }
   }
   InOrder all(*this, now);
+  const auto to_fresh = [](const Open& o) { return o.is && o.fresh; };
   for (size_t steps = 0; left > 0 && steps < kSteps; ++steps) {
-    const auto node = all.next(std::find(open.begin(), open.end(), kOpenToFresh) != open.end());
+    const auto node = all.next(std::any_of(open.begin(), open.end(), to_fresh));
     if (!node) break;
     const auto at = static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node))) + 1;
-    if (open[at] == kClosed || nodes_[*node].few == picks_) continue;
+    const CandidateRank& rank = nodes_[*node].rank;
+    const double congestion = rank.link.factor(now);
+    if (!open[at].is || nodes_[*node].few == picks_ || congestion >= open[at].congestion) continue;
     list(*node, true, out);
-    if (!nodes_[*node].rank.exact) continue;
-    open[at] = kClosed;
+    if (!rank.exact) continue;
+    open[at].congestion = congestion;
+    if (congestion > 1) continue;
+    open[at].is = false;
     --left;
   }
   for (size_t at = 0; at < open.size(); ++at)
-    if (open[at] != kClosed) list(best_of(matches, static_cast<int>(at) - 1, now), out);
+    if (open[at].is) list(best_of(matches, static_cast<int>(at) - 1, now), out);
+}
+
+// Adds the best placed node, whatever it holds.
+void PrefillShortlist::best_placed(Time now, std::vector<Listed>& out) {
+  InOrder all(*this, now);
+  double least = Congestion::kMax;
+  size_t steps = 0;
+  for (auto node = all.next(true); node; node = all.next(true)) {
+    if (++steps > kSteps) {
+      Best best;
+      for (const uint32_t one : usable_) add(one, now, best);
+      return list(best, out);
+    }
+    const CandidateRank& rank = nodes_[*node].rank;
+    const double congestion = rank.link.factor(now);
+    if (congestion >= least) continue;
+    list(*node, true, out);
+    if (rank.exact) least = congestion;
+    if (least <= 1) return;
+  }
 }
 
 // One of the nodes that hold the most, and of these one that is usable if there is any.
@@ -277,11 +315,7 @@ std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matc
   } else if (p == "weighted" || ((p == "kvcache" || p == "local") && !trivial)) {
     best_holders(matches, now, out);
   } else {
-    InOrder all(*this, now);
-    for (auto node = all.next(true); node; node = all.next(true)) {
-      list(*node, true, out);
-      if (nodes_[*node].rank.exact) break;
-    }
+    best_placed(now, out);
   }
   if (const auto node = holds_most(matches)) list(*node, false, out);
   std::sort(out.begin(), out.end());

@@ -7,9 +7,10 @@
 //
 // choose() over a shortlist decides as over all nodes, bit by bit: the same nodes, numbers and
 // reason. Only the margin and the list of candidates may be shorter. This holds for nodes of one
-// kind. Where a link is congested or a queue was corrected (Ledger::correct), a node's rank is a
-// bound: it may be worse placed, and never better. Such nodes are listed too, as far as they come
-// before the best one of an exact rank; behind that one none can win.
+// kind. A node with a longer queue can still win where its link is less congested: of nodes that
+// hold equally much those are listed that no other one beats in both. Where a queue was corrected
+// (Ledger::correct), a node's rank is a bound: it may be worse placed, and never better. Such a
+// node is listed too, unless one of an exact rank beats it.
 //
 // A node's queue has two ages. While its first job is within its time the queue shrinks with the
 // clock, and ends at a fixed time. Once that job is late the queue is fixed. Each age has its own
@@ -19,8 +20,8 @@
 //
 // Thread: one owner. Pure: time is an argument. Costs: a change and a choice take the logarithm of
 // the nodes. At most kLookedAt nodes that hold equally much are all compared. Of more, the search
-// follows the order of queues for kSteps, then compares all. Nodes whose ranks are bounds cost a
-// step each, up to the first one that is exact.
+// follows the order of queues up to a node with an exact rank and a free link, for kSteps; then it
+// compares all.
 #pragma once
 #include <compare>
 #include <optional>
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "base/time.h"
+#include "sched/cost.h"
 #include "sched/ledger.h"
 #include "sched/matches.h"
 #include "sched/policy.h"
@@ -41,14 +43,19 @@ struct CandidateRank {  // what a prefill node is ranked by, as in PrefillView
   Duration behind{0};
   uint64_t tokens = 0, requests = 0, assigned = 0;
   bool exact = true;  // else a bound: the node may be worse placed
+  Congestion link{};  // where the policy looks at it
   static CandidateRank of(const Ledger& ledger, uint64_t requests, uint64_t assigned) {
-    return {ledger.first_ends(), ledger.behind(), ledger.tokens(), requests, assigned};
+    return {.first_ends = ledger.first_ends(),
+            .behind = ledger.behind(),
+            .tokens = ledger.tokens(),
+            .requests = requests,
+            .assigned = assigned};
   }
 };
 
 class PrefillShortlist {
  public:
-  static constexpr size_t kLookedAt = 64, kSteps = 256;
+  static constexpr size_t kLookedAt = 64, kSteps = 64;
 
   // Nodes are numbers from 0; their names break ties.
   PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names);
@@ -98,7 +105,9 @@ class PrefillShortlist {
   void settle(Time now);
   void list(uint32_t node, bool usable, std::vector<Listed>& out);
   void list(const Best& best, std::vector<Listed>& out);
+  void add(uint32_t node, Time now, Best& to) const;
   Best best_of(const Matches& matches, int at, Time now) const;
+  void best_placed(Time now, std::vector<Listed>& out);
   void best_holders(const Matches& matches, Time now, std::vector<Listed>& out);
   std::optional<uint32_t> holds_most(const Matches& matches) const;
   std::optional<uint32_t> drawn(const Ask& ask, Time now) const;

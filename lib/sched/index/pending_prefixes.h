@@ -42,12 +42,30 @@ class PendingPrefixes {
 
  private:
   struct Job {
-    std::string node;
+    uint32_t node = 0;  // its place in nodes_
     std::vector<uint64_t> tags;
     uint32_t first = 0;
     Time start{};
     Duration work{};
   };
+  struct Node {
+    std::string name;
+    size_t jobs = 0;  // 0: the place is free
+  };
+  struct Found {
+    uint32_t node;  // its place in nodes_
+    const std::string* name;
+    uint32_t first, last;
+    Time ready;
+    bool operator<(const Found& o) const;  // by that order
+  };
+  uint32_t number_of(const std::string& node);
+  void look_at(const Job& job, std::span<const uint64_t> tags, std::vector<Found>& found) const;
+
+  std::vector<Node> nodes_;  // that have jobs
+  std::vector<uint32_t> free_;
+  std::unordered_map<std::string, uint32_t> numbers_;
+  mutable std::vector<uint32_t> places_;    // of a find(): of each node, one more than its place
   std::unordered_map<uint64_t, Job> jobs_;  // by request
   // By the tag of the first missing block: requests, in the order of their numbers.
   std::unordered_map<uint64_t, std::map<uint64_t, const Job*>> by_tag_;

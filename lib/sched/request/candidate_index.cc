@@ -6,7 +6,8 @@ namespace mc::sched {
 
 namespace {
 constexpr Duration kLookAgain = std::chrono::milliseconds(1);  // after a bound that lasts longer
-}
+constexpr size_t kHoldersAsked = 64;
+}  // namespace
 
 bool CandidateIndex::plain(const FleetWorker& w) const {
   return !w.draining && w.pool == pool_ && w.pipeline.stages == 1 && !w.ledger.overtakes();
@@ -14,16 +15,9 @@ bool CandidateIndex::plain(const FleetWorker& w) const {
 
 // Until when it may be worse placed than its rank, as far as the policy looks at that.
 std::optional<Time> CandidateIndex::bound_until(const FleetWorker& w, Time now) const {
-  const std::string& p = options_.policy;
-  const bool by_cache = p == "kvcache" || p == "local";
-  std::optional<Time> until;
-  const auto bound = [&](bool is, Time end) {
-    if (is) until = std::max({until.value_or(end), end, now + kLookAgain});
-  };
-  if (by_cache || p == "load") bound(w.ledger.corrected(now), w.ledger.corrected_until());
-  if (by_cache) bound(w.congestion.factor(now) > 1, w.congestion.until(1));
-  if (p == "kvcache") bound(w.fetches.any(now), w.fetches.until());
-  return until;
+  if (!by_cache_ && options_.policy != "load") return std::nullopt;
+  if (!w.ledger.corrected(now)) return std::nullopt;
+  return std::max(w.ledger.corrected_until(), now + kLookAgain);
 }
 
 void CandidateIndex::rebuild(const Roster& workers) {
@@ -32,7 +26,8 @@ void CandidateIndex::rebuild(const Roster& workers) {
   by_number_.clear();
   numbers_.clear();
   odd_.clear();
-  slow_.clear();
+  links_.clear();
+  slow_readers_.clear();
   growing_.clear();
   std::map<PoolUse, size_t> uses;
   for (const auto& [node, w] : workers.all()) {
@@ -76,12 +71,54 @@ void CandidateIndex::look_at(const FleetWorker& w, Time now) {
   } else {
     bound_->erase(w.slot);
   }
-  if (!rank.exact && w.fetches.any(now))
-    slow_.insert(&w);
-  else
-    slow_.erase(&w);
+  if (by_cache_) rank.link = w.congestion;
+  if (options_.policy == "kvcache") note_links(w);
   odd_.erase(&w);
   prefills_->put(w.slot, rank);
+}
+
+void CandidateIndex::note_links(const FleetWorker& w) {
+  if (w.fetches.version() == 0) return;
+  auto& [version, holders] = links_[&w];
+  if (version == w.fetches.version()) return;
+  version = w.fetches.version();
+  for (const std::string& holder : holders)
+    if (const auto it = slow_readers_.find(holder); it != slow_readers_.end()) {
+      it->second.erase(&w);
+      if (it->second.empty()) slow_readers_.erase(it);
+    }
+  holders = w.fetches.holders();
+  for (const std::string& holder : holders) slow_readers_[holder].insert(&w);
+}
+
+// Sets apart the workers whose fetches of the longest match are slow from each of its holders. One
+// fast holder is enough, so the slow readers of a single one are all that there can be, and itself.
+void CandidateIndex::set_slow_apart(const Matches& matches) {
+  if (slow_readers_.empty() || matches.longest() == 0) return;
+  const std::set<const FleetWorker*>* fewest = nullptr;
+  const FleetWorker* holder = nullptr;
+  size_t looked_at = 0;
+  static const std::set<const FleetWorker*> kNobody;
+  const auto look = [&](Matches::Slot slot) {
+    const FleetWorker* const w = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+    if (w == nullptr || w->draining) return false;
+    const auto it = slow_readers_.find(w->node);
+    const auto& readers = it == slow_readers_.end() ? kNobody : it->second;
+    if (fewest == nullptr || readers.size() < fewest->size()) {
+      fewest = &readers;
+      holder = w;
+    }
+    return readers.empty() || ++looked_at >= kHoldersAsked;
+  };
+  for (const auto& [slot, length] : matches.few)
+    if (length == matches.longest() && look(slot)) break;
+  if (!matches.levels.empty() && matches.levels.back().length == matches.longest() &&
+      (fewest == nullptr || !fewest->empty()))
+    matches.each(static_cast<int>(matches.levels.size()) - 1, look);
+  if (holder == nullptr) return;
+  const std::vector<const FleetWorker*> readers(fewest->begin(), fewest->end());
+  for (const FleetWorker* w : readers) set_apart(*w);
+  if (links_.contains(holder)) set_apart(*holder);  // it asks the others
 }
 
 void CandidateIndex::set_apart(const FleetWorker& w) {
@@ -110,12 +147,10 @@ std::optional<View> CandidateIndex::pick(Roster& workers, const Matches& matches
     look_at(*w, now);
   while (!bound_->empty() && bound_->key(bound_->best()).first <= now)
     look_at(*by_slot_[bound_->best()], now);
-  // Until the next pick looks at them. What a slow fetch of a prefix under computation leads to is
-  // no bound.
+  // Until the next pick looks at them.
   for (const FleetWorker* w : apart)
     if (w->prefill) set_apart(*w);
-  if (!apart.empty())
-    for (const FleetWorker* w : slow_) set_apart(*w);
+  set_slow_apart(matches);
 
   View v;
   const auto add =

@@ -1,10 +1,10 @@
 // Keeps the shortlist of candidate workers current.
 //
 // A decision over it equals one over all workers, and its cost does not grow with the cluster
-// (sched/shortlist.h). While a worker's queue is corrected by its own answer, its link is
-// congested, or some of its fetches are slow, its rank is a bound. Workers that the shortlist
-// cannot rank are added one by one: those that drain, whose queue is not in the order of arrival,
-// that are pipelines, or that use the pool otherwise than most. Some decisions need all workers: a
+// (sched/shortlist.h). While a worker's queue is corrected by its own answer its rank is a bound.
+// Workers that the shortlist cannot rank are added one by one: those that drain, whose queue is not
+// in the order of arrival, that are pipelines, that use the pool otherwise than most, or whose
+// fetches from those who hold the longest match are slow. Some decisions need all workers: a
 // request that must avoid some, one that does not fit the best of them, policies that draw. A pick
 // looks again only at workers that changed since the last one (Roster::take_changed), and at those
 // whose rank is no bound any more.
@@ -15,6 +15,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -30,7 +31,9 @@ class CandidateIndex {
   static constexpr size_t kWeighAll = 64;  // workers; fewer are all compared, and all shown
 
   CandidateIndex(PolicyOptions options, const Cost& cost)
-      : options_(std::move(options)), cost_(cost) {}
+      : options_(std::move(options)),
+        by_cache_(options_.policy == "kvcache" || options_.policy == "local"),
+        cost_(cost) {}
 
   struct Need {  // blocks that a request locks
     uint64_t prefill = 0;
@@ -48,8 +51,11 @@ class CandidateIndex {
   bool plain(const FleetWorker& worker) const;
   std::optional<Time> bound_until(const FleetWorker& worker, Time now) const;
   void set_apart(const FleetWorker& worker);
+  void note_links(const FleetWorker& worker);
+  void set_slow_apart(const Matches& matches);
 
   const PolicyOptions options_;
+  const bool by_cache_;
   const Cost& cost_;
   uint64_t steps_ = 0;              // Cost::step_version, of decodes_
   uint64_t members_ = 0;            // of the registry when the lists were made
@@ -60,7 +66,9 @@ class CandidateIndex {
   std::unordered_map<const FleetWorker*, uint32_t> numbers_;  // of decode workers
   std::set<uint32_t> growing_;                                // of those: growth is above 0
   std::set<const FleetWorker*> odd_;                          // prefill workers that no list has
-  std::set<const FleetWorker*> slow_;                         // some of their fetches are
+  // From whom a worker's fetches were slow, at a version of its FetchLinks; and the reverse.
+  std::unordered_map<const FleetWorker*, std::pair<uint64_t, std::vector<std::string>>> links_;
+  std::unordered_map<std::string, std::set<const FleetWorker*>> slow_readers_;
   std::optional<Tournament<std::pair<Time, uint32_t>>>
       bound_;  // slots: until when ranks are bounds
 };

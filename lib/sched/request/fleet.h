@@ -20,7 +20,7 @@
 #include "sched/cost.h"
 #include "sched/index/pending_prefixes.h"
 #include "sched/policy.h"
-#include "sched/pool_index.h"
+#include "sched/pool/pool_index.h"
 #include "sched/prefix_index.h"
 #include "sched/request/candidate_index.h"
 #include "sched/request/fleet_views.h"

@@ -162,8 +162,8 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
   const double fetch_ms = std::clamp(m.fetch_ms, 0.0, std::max(m.load_ms, 0.0));
   cost.learn_prefill(n, *p.cached_tokens, m.prefill_ms + m.load_ms - fetch_ms,
                      w != nullptr ? w->pipeline : Pipeline{});
-  if (m.pool_tokens > 0 && m.pool_tokens == c.pool_tokens())  // the tiers are known
-    cost.learn_pool(c.pool_memory_tokens, c.pool_disk_tokens, fetch_ms);
+  if (m.pool_tokens > 0 && m.pool_tokens == c.pool_tokens())  // the places are known
+    cost.learn_pool(r.choice.decision.pool, fetch_ms);
   t.measured(Measure::kPoolError, c.pool_ms - fetch_ms);
   cost.learn_transfer(m.kv_bytes, m.transfer_ms);
   if (asked && m.peer_tokens > 0) {

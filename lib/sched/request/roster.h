@@ -15,7 +15,7 @@
 
 #include "sched/cost.h"
 #include "sched/ledger.h"
-#include "sched/pool_index.h"
+#include "sched/pool/pool_index.h"
 #include "sched/prefix_index.h"
 #include "sched/step_rate.h"
 

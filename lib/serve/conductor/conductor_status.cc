@@ -99,6 +99,7 @@ Json Conductor::cluster() const {
           {"step_factors", cost_.steps().factors()},
           {"pool_memory_bytes_per_s", cost_.pool_bytes_per_s(false)},
           {"pool_disk_bytes_per_s", cost_.pool_bytes_per_s(true)},
+          {"pool_nodes", pool_->rates(cost_)},
           {"input_tokens", instruments_->input_tokens.value()},
           {"hit_tokens", instruments_->hit_tokens.value()},
           {"reachable_hit_tokens", instruments_->reachable_tokens.value()},

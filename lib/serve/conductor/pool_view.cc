@@ -51,7 +51,9 @@ Result<std::unique_ptr<PoolView>> PoolView::open(io::Loop& loop, const std::stri
   MC_TRY(self->follower_, store::ObjectFollower::open(loop, masters, options));
   PoolView* const p = self.get();
   store::ObjectFeed& feed = p->follower_->feed();
-  feed.on_object = [p](const ObjectKey& key, store::EventTier tier) { p->object(key, tier); };
+  feed.on_object = [p](const ObjectKey& key, store::EventTier tier, std::string_view node) {
+    p->object(key, tier, node);
+  };
   feed.on_begin = [p] {
     p->retire(p->fresh_);
     p->begun_ = true;
@@ -97,10 +99,31 @@ void PoolView::retire(std::unique_ptr<sched::PoolIndex>& index) {
   retired_.push_back(std::exchange(index, empty_index()));
 }
 
-void PoolView::object(const ObjectKey& key, store::EventTier tier) {
+void PoolView::object(const ObjectKey& key, store::EventTier tier, std::string_view node) {
   const auto tag = tag_of(key, prefix_.size());
   if (!tag) return;
-  (begun_ || view_ == nullptr ? fresh_ : view_)->put(*tag, tier_of(tier));
+  (begun_ || view_ == nullptr ? fresh_ : view_)->put(*tag, {tier_of(tier), number_of(node)});
+}
+
+// 0: of none, or one more than there are numbers.
+uint16_t PoolView::number_of(std::string_view node) {
+  if (node.empty()) return 0;
+  if (const auto it = numbers_.find(node); it != numbers_.end()) return it->second;
+  if (nodes_.size() == kNodesMax) return 0;
+  nodes_.emplace_back(node);
+  return numbers_[nodes_.back()] = static_cast<uint16_t>(nodes_.size());
+}
+
+Json PoolView::rates(const sched::Cost& cost) const {
+  Json all = Json::array();
+  const auto add = [&all](const std::string& node, bool disk, double bytes_per_s) {
+    const char* const tier = disk ? "disk" : "memory";
+    all.push_back({{"name", node}, {"tier", tier}, {"bytes_per_s", bytes_per_s}});
+  };
+  for (const bool disk : {false, true}) add("", disk, cost.pool_bytes_per_s(disk));
+  for (const auto& [place, rate] : cost.pool_holders().all())
+    add(nodes_[place.node - 1u], place.tier == sched::PoolTier::kDisk, 1 / rate.slow);
+  return all;
 }
 
 void PoolView::tick() {

@@ -21,6 +21,10 @@ EventTier tier_of(const Event& e) {
   return e.tier == static_cast<uint8_t>(EventTier::kDisk) ? EventTier::kDisk : EventTier::kMemory;
 }
 
+std::string_view only_node(const Event& e) {
+  return e.nodes.find(',') == std::string::npos ? std::string_view(e.nodes) : std::string_view();
+}
+
 }  // namespace
 
 ObjectFeed::ObjectFeed(ObjectFeedOptions options, Time now)
@@ -108,7 +112,7 @@ void ObjectFeed::listed(const Listed& page, Time now) {
     after_ = o.key;
     if (++listed_ > options_.objects_max) return fault("a list without an end", now);
     if (const EventTier tier = tier_of(o); tier != EventTier::kUntold && on_object)
-      on_object(o.key, tier);
+      on_object(o.key, tier, o.node);
   }
   if (page.more && page.items.empty()) return fault("an empty page, and more", now);
   replay_next_ = page.more;
@@ -140,7 +144,7 @@ void ObjectFeed::replayed(const Replayed& answer, Time now) {
         e.kind > static_cast<uint8_t>(EventKind::kMoved))
       continue;
     if (!e.tenant.empty() && e.tenant != kDefaultTenant) continue;
-    if (e.key.starts_with(options_.prefix) && on_object) on_object(e.key, tier_of(e));
+    if (e.key.starts_with(options_.prefix) && on_object) on_object(e.key, tier_of(e), only_node(e));
   }
   if (answer.events.empty() && next_ < answer.next)
     return fault("events that it has and does not send", now);

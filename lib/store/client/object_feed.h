@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "base/time.h"
@@ -35,9 +36,9 @@ class ObjectFeed {
  public:
   explicit ObjectFeed(ObjectFeedOptions options, Time now);
 
-  // A key has this tier now; kUntold: it is gone. Between on_begin and on_whole that is of the
-  // snapshot, else of the view.
-  std::function<void(const ObjectKey& key, EventTier tier)> on_object;
+  // A key has this tier now; kUntold: it is gone. `node`: the only one that has it there; empty:
+  // several, or not told. Between on_begin and on_whole that is of the snapshot, else of the view.
+  std::function<void(const ObjectKey& key, EventTier tier, std::string_view node)> on_object;
   std::function<void()> on_begin;  // a snapshot begins; an earlier one that is not whole is void
   std::function<void()> on_whole;  // the snapshot is complete: it replaces the view
   std::function<void()> on_drop;   // the view and the snapshot begun are not true any more

@@ -387,10 +387,14 @@ void Master::note(EventKind kind, const Object& object, Time now, const char* re
   event.at_ms = wall_ms(now);
   event.tier = static_cast<uint8_t>(kind == EventKind::kRemoved ? EventTier::kUntold : tier);
   event.nodes.clear();
-  each_replica(object, [&](const Replica& r) {
+  const auto add = [&event](const NodeId& node) {
     if (!event.nodes.empty()) event.nodes += ',';
-    event.nodes += r.node->ref.name;
-  });
+    event.nodes += node;
+  };
+  if (event.tier != static_cast<uint8_t>(EventTier::kDisk))
+    each_replica(object, [&](const Replica& r) { add(r.node->ref.name); });
+  else if (const auto disk = tier_.objects().find(disk_name(object.tenant, object.key())))
+    for (const DiskObjects::Copy& copy : disk->copies) add(tier_.node_of(copy).name);
 }
 
 void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) {

@@ -325,6 +325,8 @@ Listed Master::list(const List& m, uint16_t tenant, Time now) const {
     reply.items.push_back({ObjectKey(at->key()), at->bytes, at->checksum, at->generation,
                            static_cast<uint32_t>(replica_count(*at)), leases_.held(*at, now),
                            static_cast<uint8_t>(at->cls), static_cast<uint8_t>(at->pin)});
+    if (replica_count(*at) == 1)
+      each_replica(*at, [&](const Replica& r) { reply.items.back().node = r.node->ref.name; });
   }
   if (tier_.any()) list_disks(reply, m, tenant, limit);
   return reply;

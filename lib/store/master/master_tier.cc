@@ -201,6 +201,7 @@ void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t 
     if (there && (!here || disk->key < memory->key)) {
       const DiskObjects::OnDisk& o = disk->object;
       merged.push_back({disk->key, o.bytes, o.checksum, o.newest(), 0, false, o.cls, 0, copies});
+      if (copies == 1) merged.back().node = tier_.node_of(o.copies[0]).name;
       next();
       continue;
     }

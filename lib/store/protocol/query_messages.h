@@ -18,8 +18,10 @@ struct ObjectInfo {
   bool leased = false;
   uint8_t cls = 0, pin = 0;
   uint32_t disks = 0;  // copies on disks
+  NodeId node{};       // the only one that has it in memory, or else on a disk; empty: several
   static void fields(auto& a, auto& m) {
-    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased, m.cls, m.pin, m.disks);
+    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased, m.cls, m.pin, m.disks,
+      m.node);
   }
 };
 struct Listed {
@@ -110,7 +112,7 @@ struct Event {
   ObjectKey key{};
   std::string tenant{};
   uint64_t bytes = 0, checksum = 0;
-  std::string nodes{};   // current or last holders, separated by commas
+  std::string nodes{};   // current or last holders of that tier, separated by commas
   std::string reason{};  // of a removal: "evicted: the pool is above its watermark"
   uint64_t at_ms = 0;    // by the wall clock
   uint8_t tier = 0;      // EventTier: the fastest that has the object after this

@@ -79,6 +79,26 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "of workers whose links are all congested few are weighed, and of slow readers none more") {
+  Many s("kvcache");
+  Random random(5);
+  for (size_t i = 0; i < kPrefills; ++i) {
+    FleetWorker& w = s.prefill(i);
+    w.ledger.charge(i + 1, 1000 * random.uniform(), 100, s.now);
+    w.congestion.learn(10, 10 + 30 * random.uniform(), s.now);
+    w.fetches.learn("p1", 10, 100, s.now);  // which holds nothing of the prompt
+  }
+  s.index.add(7, s.tags);
+  const auto view = s.few();
+  REQUIRE(view);
+  CHECK(view->prefill.size() < 30);
+  const Decision few = choose(*view, s.ask(), s.options, s.cost);
+  const Decision all = choose(s.all(), s.ask(), s.options, s.cost);
+  CHECK(few.chosen.name == all.chosen.name);
+  CHECK(few.ttft_ms() == all.ttft_ms());
+}
+
+TEST_CASE(
     "whatever workers answered and however slow their links are, the decision is that over all") {
   for (const char* policy : {"kvcache", "local", "load", "count", "weighted"}) {
     CAPTURE(policy);

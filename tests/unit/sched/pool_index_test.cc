@@ -1,4 +1,4 @@
-#include "sched/pool_index.h"
+#include "sched/pool/pool_index.h"
 
 #include <doctest/doctest.h>
 
@@ -70,25 +70,21 @@ TEST_CASE("of a prompt it finds the runs, over gaps as far as a node holds") {
   CHECK(index.match(prompt, 8).run(100, 200).blocks() == 0);
 }
 
-TEST_CASE("a run has parts that end where the tier changes, a bounded number of them") {
+TEST_CASE("of a block it says which node has it, by a number") {
   PoolIndex index(1000);
-  const auto prompt = tags(40);
-  const auto parts = [&](uint64_t first, uint64_t end) {
-    std::vector<uint64_t> blocks;
-    index.match(prompt, 0).each_part(first, end,
-                                     [&](const PoolRun& run) { blocks.push_back(run.blocks()); });
-    return blocks;
-  };
-  CHECK(parts(0, 40).empty());
-  for (size_t i = 0; i < 10; ++i)
-    index.put(prompt[i], i < 3 || i >= 7 ? PoolTier::kMemory : PoolTier::kDisk);
-  CHECK(parts(0, 40) == std::vector<uint64_t>{3, 7, 10});
-  CHECK(parts(1, 8) == std::vector<uint64_t>{2, 6, 7});
-  CHECK(parts(4, 7) == std::vector<uint64_t>{3});
-  CHECK(parts(10, 40).empty());
-  for (size_t i = 0; i < prompt.size(); ++i)
-    index.put(prompt[i], i % 2 == 0 ? PoolTier::kMemory : PoolTier::kDisk);
-  CHECK(parts(0, 40) == std::vector<uint64_t>{1, 2, 3, 4, 5, 6, 7, 40});
+  const auto prompt = tags(4);
+  index.put(prompt[0], {PoolTier::kMemory, 1});
+  index.put(prompt[1], {PoolTier::kDisk, 65'535});
+  index.put(prompt[2], PoolTier::kDisk);
+  CHECK(index.place(prompt[0]) == PoolPlace{PoolTier::kMemory, 1});
+  CHECK(index.place(prompt[1]) == PoolPlace{PoolTier::kDisk, 65'535});
+  CHECK(index.place(prompt[2]) == PoolPlace{PoolTier::kDisk, 0});
+  CHECK(index.place(prompt[3]) == PoolPlace{});
+  index.put(prompt[1], {PoolTier::kDisk, 2});  // it moved
+  const PoolMatch m = index.match(prompt, 0);
+  REQUIRE(m.size() == 3);
+  CHECK(m.place(1) == PoolPlace{PoolTier::kDisk, 2});
+  CHECK(index.blocks() == 3);
 }
 
 TEST_CASE("a full index takes no more and says so; what leaves makes room") {

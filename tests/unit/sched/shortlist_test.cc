@@ -73,13 +73,17 @@ struct Scene {
     const bool draws = options.policy == "p2c";
     if (!draws && random.chance(uneven))
       ledgers[i].correct(next, static_cast<double>(random.below(12)), now);
-    v.congestion = random.chance(uneven) ? 1 + random.uniform() : 1;
+    links.resize(nodes);
+    links[i] = {};
+    if (random.chance(uneven)) links[i].learn(1, 1 + 3 * random.uniform(), now);
     v.fetch_congestion = random.chance(uneven) ? 1 + 3 * random.uniform() : 1;
     CandidateRank rank = CandidateRank::of(ledgers[i], v.requests, v.assigned);
-    rank.exact = !ledgers[i].corrected(now) && v.congestion == 1 && v.fetch_congestion == 1;
+    rank.exact = !ledgers[i].corrected(now) && v.fetch_congestion == 1;
+    const bool by_cache = options.policy == "kvcache" || options.policy == "local";
+    if (by_cache) rank.link = links[i];
     rank.behind -= ledgers[i].ahead(now);
     bound.resize(nodes);
-    bound[i] = v.usable && !rank.exact;
+    bound[i] = v.usable && (!rank.exact || links[i].factor(now) > 1);
     if (v.usable)
       prefills.put(i, rank);
     else
@@ -107,6 +111,7 @@ struct Scene {
   PrefillShortlist prefills;
   DecodeShortlist decodes;
   std::vector<Ledger> ledgers;
+  std::vector<Congestion> links;
   std::vector<std::pair<uint32_t, uint64_t>> jobs;
   std::vector<int64_t> free;
   PrefixIndex index;
@@ -139,6 +144,7 @@ void decide(Scene& s) {
   for (uint32_t i = 0; i < s.nodes; ++i) {
     s.view.prefill[i].match = match[i];
     s.view.prefill[i].queue_ms = s.ledgers[i].wait_ms(s.now);
+    s.view.prefill[i].congestion = s.links[i].factor(s.now);
     s.view.decode[i].room = s.free[i] >= 500;
   }
   const Decision all = choose(s.view, ask, s.options, s.cost);

@@ -69,6 +69,8 @@ struct Site {
       w.ledger.correct(jobs, static_cast<double>(random.below(40)), now);
     } else if (what < 88) {
       w.congestion.learn(1, 1 + static_cast<double>(random.below(3)), now);
+      const std::string& from = names[random.below(names.size())];
+      if (from != w.node) w.fetches.learn(from, 1, 1 + static_cast<double>(random.below(30)), now);
     } else if (what < 97) {
       for (uint64_t i = 0; i < random.below(12); ++i) index.add(w.slot, tags[i]);
     } else if (what < 99) {
@@ -88,6 +90,22 @@ struct Site {
     (void)ask;
     v.pool = pool_match();
     return v;
+  }
+  // As Fleet::weigh_fetches.
+  void weigh(sched::View& view) const {
+    const auto match = index.match(tags, workers.slots());
+    uint32_t longest = 0;
+    for (const auto& [node, w] : workers.all())
+      if (w->prefill) longest = std::max(longest, match[w->slot]);
+    for (sched::PrefillView& v : view.prefill) {
+      std::optional<double> least;
+      const auto& reader = *workers.all().at(v.name);
+      for (const auto& [node, w] : workers.all())
+        if (w->prefill && !w->draining && longest > 0 && match[w->slot] == longest &&
+            node != v.name)
+          least = std::min(least.value_or(1e9), reader.fetches.factor(node, now));
+      v.fetch_congestion = least.value_or(1);
+    }
   }
   sched::PoolMatch pool_match() const {
     return pool.match(tags, index.matches(tags, workers.slots()).longest());
@@ -121,7 +139,7 @@ struct Site {
 }  // namespace
 
 TEST_CASE("among few workers the same is decided as among all") {
-  size_t few = 0, weighed = 0, pooled = 0;
+  size_t few = 0, weighed = 0, pooled = 0, slow = 0;
   for (const char* policy : {"kvcache", "local", "load", "count", "weighted"}) {
     CAPTURE(policy);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
@@ -143,7 +161,11 @@ TEST_CASE("among few workers the same is decided as among all") {
         view->pool = s.pool_match();
         pooled += view->pool.run(0, 1).blocks();
         weighed += view->prefill.size() + view->decode.size();
-        const sched::View whole = s.all(ask, need);
+        sched::View whole = s.all(ask, need);
+        s.weigh(*view);
+        s.weigh(whole);
+        slow += static_cast<size_t>(std::ranges::count_if(
+            whole.prefill, [](const auto& v) { return v.fetch_congestion > 1; }));
         const auto a = sched::choose(*view, ask, s.options, s.cost);
         const auto b = sched::choose(whole, ask, s.options, s.cost);
         REQUIRE(a.verdict == b.verdict);
@@ -159,6 +181,7 @@ TEST_CASE("among few workers the same is decided as among all") {
   CHECK(few > 5000);
   CHECK(pooled > few / 4);
   CHECK(weighed < few * 50);  // of 100
+  CHECK(slow > few / 4);
 }
 
 TEST_CASE("few workers are weighed all, and so are they where a policy draws") {

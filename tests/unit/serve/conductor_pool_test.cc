@@ -41,6 +41,7 @@ struct FakeMaster {
             page.items.back().key = at->first;
             page.items.back().replicas = at->second ? 0 : 1;
             page.items.back().disks = at->second ? 1 : 0;
+            page.items.back().node = nodes[at->first];
           }
           return page;
         });
@@ -64,6 +65,7 @@ struct FakeMaster {
     e.key = key;
     e.tenant = "default";
     e.tier = static_cast<uint8_t>(disk ? store::EventTier::kDisk : store::EventTier::kMemory);
+    e.nodes = nodes[key] = node;
   }
   void stored(const std::vector<int32_t>& tokens, size_t from, size_t to, bool disk = false) {
     const auto hashes = chain_hashes(tokens, kBlock);
@@ -73,8 +75,10 @@ struct FakeMaster {
   uint64_t epoch;
   Metrics metrics;
   std::unique_ptr<rpc::Server> server;
-  store::EventLog log{4096};
-  std::map<std::string, bool> objects;  // true: on a disk only
+  store::EventLog log{8192};
+  std::map<std::string, bool> objects;       // true: on a disk only
+  std::string node{};                        // that has what is stored from now on
+  std::map<std::string, std::string> nodes;  // by key
   int replays = 0;
 };
 
@@ -103,6 +107,20 @@ struct Site {
   bool whole() const { return conductor->cluster()["pool"]["whole"].get<bool>(); }
   sched::Decision decide(int32_t first = 0) const {
     return conductor->dry_run(asking(prompt(first)));
+  }
+
+  // A request whose prompt the pool had; fetching it took so long.
+  void fetch(const std::vector<int32_t>& tokens, double ms) {
+    p->then = [&](const std::string& request) { d->send(request, {65, 66}, "length"); };
+    p->done.cached_tokens = p->done.pool_tokens = kTokens - kBlock;
+    p->done.prefill_ms = 1e3 * cost::prefill_seconds(cost::tiny(), kTokens, kTokens - kBlock);
+    p->done.load_ms = p->done.fetch_ms = ms;
+    Heard heard;
+    GenerateRequest g = asking(tokens);
+    g.max_tokens = 4;
+    conductor->submit(std::move(g), heard.sink());
+    REQUIRE(until(loop, [&] { return heard.done; }));
+    CHECK(!heard.failed);
   }
 
   SteadyClock clock;
@@ -206,20 +224,36 @@ TEST_CASE("what a fetch took teaches the pool's rate, not the speed of computing
   REQUIRE(until(s.loop, [&] { return s.whole(); }));
   const double before = s.decide().chosen.pool_ms;
   const double factor = s.conductor->cluster()["prefill_factor"].get<double>();
-  s.p->then = [&](const std::string& request) { s.d->send(request, {65, 66}, "length"); };
-  s.p->done.cached_tokens = s.p->done.pool_tokens = kTokens - kBlock;
-  const double modelled = 1e3 * cost::prefill_seconds(cost::tiny(), kTokens, kTokens - kBlock);
-  s.p->done.prefill_ms = modelled;
-  s.p->done.load_ms = s.p->done.fetch_ms = 10 * before;
-  Heard heard;
-  GenerateRequest g = asking(prompt());
-  g.max_tokens = 4;
-  s.conductor->submit(std::move(g), heard.sink());
-  REQUIRE(until(s.loop, [&] { return heard.done; }));
-  CHECK(!heard.failed);
+  s.fetch(prompt(), 10 * before);
   CHECK(s.conductor->cluster()["pool_memory_bytes_per_s"].get<double>() <
         sched::Cost::kPoolMemoryBytes / 2);
   CHECK(s.conductor->cluster()["prefill_factor"].get<double>() == doctest::Approx(factor));
+}
+
+TEST_CASE("F81: of two nodes only the slow one's blocks are computed") {
+  Site s;
+  s.master->node = "quick";
+  s.master->stored(prompt(), 0, 1000);
+  s.master->stored(prompt(20'000), 0, 1000);
+  s.open();
+  REQUIRE(until(s.loop, [&] { return s.whole(); }));  // its node by the snapshot
+  s.master->node = "slow";
+  s.master->stored(prompt(40'000), 0, 1000);
+  s.master->stored(prompt(60'000), 0, 1000);
+  REQUIRE(until(s.loop, [&] { return s.blocks() == 4000; }));
+  CHECK(s.decide(60'000).chosen.pool_tokens() == kTokens - kBlock);
+  const double before = s.decide().chosen.pool_ms;
+  s.fetch(prompt(), before);
+  s.fetch(prompt(40'000), 100 * before);
+  CHECK(s.decide(20'000).chosen.pool_tokens() == kTokens - kBlock);
+  CHECK(s.decide(60'000).chosen.pool_tokens() == 0);
+  const Json nodes = s.conductor->cluster()["pool_nodes"];
+  REQUIRE(nodes.size() == 4);  // the first two are of the tiers
+  CHECK(nodes[0]["name"] == "");
+  CHECK(nodes[1]["tier"] == "disk");
+  CHECK(nodes[2]["name"] == "quick");
+  CHECK(nodes[3]["tier"] == "memory");
+  CHECK(nodes[2]["bytes_per_s"].get<double>() > 5 * nodes[3]["bytes_per_s"].get<double>());
 }
 
 TEST_CASE("behind what memory has a slow disk is not waited for") {

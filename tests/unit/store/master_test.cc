@@ -324,6 +324,27 @@ TEST_CASE("match-prefix names the nodes that have the keys, so far as there is r
   CHECK(many->holders.bytes.substr(kHoldersMax - 1) == std::string("\377\0", 2));
 }
 
+TEST_CASE("a list names the node of what only one has, and so do events") {
+  FakeCluster c;
+  c.add("n1", 64 * kMiB);
+  c.add("n2", 64 * kMiB);
+  PutStart one;
+  one.prefer = "n2";
+  REQUIRE(c.put(one, "one", 1) == kDone);
+  PutStart two;
+  two.replicas = 2;
+  REQUIRE(c.put(two, "two", 1) == kDone);
+  std::vector<ObjectInfo> items;
+  c.master->handle(List{"", "", 10}, c.now, [&](const Result<Listed>& r) { items = r->items; });
+  REQUIRE(items.size() == 2);
+  CHECK(items[0].node == "n2");
+  CHECK(items[1].node.empty());
+  const auto events = c.master->handle(Replay{1, 10}, c.now)->events;
+  REQUIRE(events.size() == 2);
+  CHECK(events[0].nodes == "n2");
+  CHECK(events[1].nodes.size() == 5);  // both names
+}
+
 TEST_CASE("match-blocks counts a block that is stored under every prefix, and leases those") {
   FakeCluster c;
   c.add("n", 64 * kMiB);

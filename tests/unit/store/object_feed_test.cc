@@ -31,6 +31,7 @@ struct ModelMaster {
     e.key = key;
     e.tenant = "default";
     e.tier = static_cast<uint8_t>(tier);
+    e.nodes = node;
   }
   Listed list(const List& m) const {
     Listed page;
@@ -46,6 +47,7 @@ struct ModelMaster {
       o.key = at->first;
       o.replicas = at->second == EventTier::kMemory;
       o.disks = at->second == EventTier::kDisk;
+      o.node = node;
       page.items.push_back(o);
     }
     return page;
@@ -61,6 +63,7 @@ struct ModelMaster {
   uint64_t epoch = 1;
   EventLog log;
   size_t page_max = 5;
+  std::string node{};  // that has what is put, or listed
   std::map<ObjectKey, EventTier> objects;
 };
 
@@ -68,7 +71,8 @@ using View = std::map<ObjectKey, EventTier>;
 
 struct Follower {
   Follower() : feed({.prefix = "m@"}, now) {
-    feed.on_object = [this](const ObjectKey& key, EventTier tier) {
+    feed.on_object = [this](const ObjectKey& key, EventTier tier, std::string_view node) {
+      nodes[key] = node;
       View& v = listing ? fresh : view;
       if (tier == EventTier::kUntold)
         v.erase(key);
@@ -114,6 +118,7 @@ struct Follower {
   Time now{};
   ObjectFeed feed;
   View view, fresh;
+  std::map<ObjectKey, std::string> nodes;  // as told last
   bool listing = false;
   int drops = 0;
 };
@@ -138,6 +143,22 @@ TEST_CASE("a snapshot in pages, then changes") {
   CHECK(!f.view.contains("m@03"));
   CHECK(f.feed.snapshots() == 1);
   CHECK(f.drops == 0);
+}
+
+TEST_CASE("the only node that has an object is named, by snapshots and by changes") {
+  ModelMaster master;
+  master.node = "n1";
+  master.put("m@1", EventTier::kMemory, true);
+  Follower f;
+  f.settle(master);
+  CHECK(f.nodes["m@1"] == "n1");
+  master.node = "n2";
+  master.put("m@1", EventTier::kDisk);
+  master.node = "n1,n2";
+  master.put("m@2", EventTier::kMemory);
+  f.settle(master);
+  CHECK(f.nodes["m@1"] == "n2");
+  CHECK(f.nodes["m@2"].empty());  // of two none
 }
 
 TEST_CASE("events that are no longer kept cost a new snapshot, and the old view serves meanwhile") {

@@ -92,6 +92,22 @@ TEST_CASE("F4: a put that waits for a disk makes its node write at once") {
   CHECK(at->places.bytes == std::string(1, static_cast<char>(StoredAt::kDisk)));
   CHECK(at->holders.bytes == std::string("\1"));
   CHECK(at->nodes == std::vector<NodeId>{"a"});
+  // Those who follow the objects hear it too, from the event and from the list.
+  const auto replay = d.cluster.master->handle(Replay{1, 1000}, d.cluster.now);
+  REQUIRE(!replay->events.empty());
+  bool moved = false;
+  for (const Event& e : replay->events)
+    if (e.key == "k0" && e.tier == static_cast<uint8_t>(EventTier::kDisk)) {
+      moved = true;
+      CHECK(e.nodes == "a");
+    }
+  CHECK(moved);
+  d.cluster.master->handle(List{"k0", "", 1}, d.cluster.now, [](const Result<Listed>& listed) {
+    REQUIRE(listed);
+    REQUIRE(listed->items.size() == 1);
+    CHECK(listed->items[0].replicas == 0);
+    CHECK(listed->items[0].node == "a");
+  });
 }
 
 TEST_CASE("match-prefix names no holder of what several disks have: the reader chooses one") {

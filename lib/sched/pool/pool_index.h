@@ -1,15 +1,15 @@
-// Maps blocks to the tier of the KV store's pool that has them: a shadow of mc-master.
+// Maps blocks to the place in the KV store's pool that has them: a shadow of mc-master.
 //
 // It has kParts tables with open addressing. Each grows alone, so that with 16 million blocks a
-// call moves 65,536 entries at most. An entry takes 8 bytes: 62 bits of the block's tag (the first
-// 8 bytes of its hash), and the tier. Growing by half at 85 % full leaves at most 17 bytes a block.
-// The index is a hint: who fetches a block checks its full key.
+// call moves 65,536 entries at most. An entry takes 8 bytes: 46 bits of the block's tag (the first
+// 8 bytes of its hash), the tier, and the node's number. Growing by half at 85 % full leaves at
+// most 17 bytes a block. The index is a hint: who fetches a block checks its full key.
 //
 // Bounded: over `entries_max` blocks new ones are not taken (see refused()).
 // Thread: one owner. Pure.
 #pragma once
-#include <algorithm>
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,6 +23,12 @@ enum class PoolTier : uint8_t { kNone = 0, kMemory = 1, kDisk = 2 };
 // computing, or always.
 enum class PoolUse : uint8_t { kNever = 0, kAuto = 1, kAlways = 2 };
 
+struct PoolPlace {
+  PoolTier tier = PoolTier::kNone;
+  uint16_t node = 0;  // a number for the only one that has it in that tier; 0: several, or not told
+  auto operator<=>(const PoolPlace&) const = default;
+};
+
 // Consecutive blocks of a prompt that the pool has.
 struct PoolRun {
   uint64_t memory = 0, disk = 0;  // blocks
@@ -34,33 +40,25 @@ class PoolMatch {
  public:
   // The run that begins with block `first` and ends before block `end`.
   PoolRun run(uint64_t first, uint64_t end) const;
-  // Calls visit(run) for the parts of that run that begin with it and end where the tier changes,
-  // and for all of it; the shortest first. Of more than kPartsMax the longest is all of it.
-  static constexpr size_t kPartsMax = 8;
-  template <class Visit>
-  void each_part(uint64_t first, uint64_t end, Visit visit) const {
-    const uint64_t last = first + run(first, end).blocks();
-    uint64_t at = first;
-    for (size_t part = 1; at < last; ++part) {
-      at = part < kPartsMax ? std::min<uint64_t>(same_[at], last) : last;
-      visit(run(first, at));
-    }
-  }
-  bool empty() const { return ends_.empty(); }
+  bool empty() const { return places_.empty(); }
+  size_t size() const { return places_.size(); }  // of later blocks the pool has none
+  const PoolPlace& place(size_t block) const { return places_[block]; }
 
  private:
   friend class PoolIndex;
+  std::vector<PoolPlace> places_;
   std::vector<uint32_t> ends_;   // the end of block i's run; i: the pool does not have it
   std::vector<uint32_t> disks_;  // blocks before i that only disks have
-  std::vector<uint32_t> same_;   // where, behind block i, the tier changes or the run ends
 };
 
 class PoolIndex {
  public:
   explicit PoolIndex(size_t entries_max) : entries_max_(entries_max) {}
 
-  void put(uint64_t tag, PoolTier tier);  // kNone: the pool has it no more
-  PoolTier tier(uint64_t tag) const;
+  void put(uint64_t tag, PoolPlace place);  // kNone: the pool has it no more
+  void put(uint64_t tag, PoolTier tier) { put(tag, PoolPlace{tier, 0}); }
+  PoolPlace place(uint64_t tag) const;
+  PoolTier tier(uint64_t tag) const { return place(tag).tier; }
   // `held`: the longest match of any node. Blocks behind a gap count up to there: a node that holds
   // what is missing can go on from the pool.
   PoolMatch match(std::span<const uint64_t> tags, size_t held) const;
@@ -73,9 +71,9 @@ class PoolIndex {
 
  private:
   static constexpr size_t kParts = 256;
-  static constexpr uint64_t kTierBits = 3;
+  static constexpr uint64_t kTierBits = 3, kNodeShift = 2, kPlaceBits = (1 << 18) - 1;
   struct Part {
-    std::vector<uint64_t> slots;  // tag and tier; 0: free
+    std::vector<uint64_t> slots;  // tag and place; 0: free
     size_t used = 0;
   };
   static size_t home(uint64_t mixed, size_t capacity);

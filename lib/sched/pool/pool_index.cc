@@ -1,6 +1,7 @@
-#include "sched/pool_index.h"
+#include "sched/pool/pool_index.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/random.h"
 
@@ -33,7 +34,7 @@ size_t PoolIndex::home(uint64_t mixed, size_t capacity) {
 // The tag's place, or where it would stand. Requires: a part that is not empty.
 size_t PoolIndex::find(const Part& part, uint64_t tag, uint64_t mixed) {
   size_t at = home(mixed, part.slots.size());
-  while (part.slots[at] != 0 && (part.slots[at] & ~kTierBits) != tag)
+  while (part.slots[at] != 0 && (part.slots[at] & ~kPlaceBits) != tag)
     at = at + 1 == part.slots.size() ? 0 : at + 1;
   return at;
 }
@@ -43,7 +44,7 @@ void PoolIndex::grow(Part& part) {
   old.swap(part.slots);
   for (const uint64_t slot : old)
     if (slot != 0) {
-      const uint64_t tag = slot & ~kTierBits;
+      const uint64_t tag = slot & ~kPlaceBits;
       part.slots[find(part, tag, mix64(tag))] = slot;
     }
 }
@@ -56,7 +57,7 @@ void PoolIndex::erase(Part& part, size_t at) {
   part.slots[at] = 0;
   --part.used;
   for (size_t next = after(at); part.slots[next] != 0; next = after(next)) {
-    const size_t from = home(mix64(part.slots[next] & ~kTierBits), size);
+    const size_t from = home(mix64(part.slots[next] & ~kPlaceBits), size);
     if (distance(from, next) < distance(at, next)) continue;  // it may not move before its home
     part.slots[at] = part.slots[next];
     part.slots[next] = 0;
@@ -64,16 +65,16 @@ void PoolIndex::erase(Part& part, size_t at) {
   }
 }
 
-void PoolIndex::put(uint64_t tag, PoolTier tier) {
-  tag &= ~kTierBits;
+void PoolIndex::put(uint64_t tag, PoolPlace place) {
+  tag &= ~kPlaceBits;
   const uint64_t mixed = mix64(tag);
   Part& part = parts_[mixed % kParts];
   if (part.slots.empty()) {
-    if (tier == PoolTier::kNone) return;
+    if (place.tier == PoolTier::kNone) return;
     grow(part);
   }
   size_t at = find(part, tag, mixed);
-  if (tier == PoolTier::kNone) {
+  if (place.tier == PoolTier::kNone) {
     if (part.slots[at] == 0) return;
     --blocks_;
     return erase(part, at);
@@ -90,46 +91,48 @@ void PoolIndex::put(uint64_t tag, PoolTier tier) {
     ++part.used;
     ++blocks_;
   }
-  part.slots[at] = tag | static_cast<uint64_t>(tier);
+  part.slots[at] = tag | uint64_t{place.node} << kNodeShift | static_cast<uint64_t>(place.tier);
 }
 
-PoolTier PoolIndex::tier(uint64_t tag) const {
-  tag &= ~kTierBits;
+PoolPlace PoolIndex::place(uint64_t tag) const {
+  tag &= ~kPlaceBits;
   const uint64_t mixed = mix64(tag);
   const Part& part = parts_[mixed % kParts];
-  if (part.slots.empty()) return PoolTier::kNone;
-  return static_cast<PoolTier>(part.slots[find(part, tag, mixed)] & kTierBits);
+  if (part.slots.empty()) return {};
+  const uint64_t slot = part.slots[find(part, tag, mixed)];
+  return {static_cast<PoolTier>(slot & kTierBits),
+          static_cast<uint16_t>((slot & kPlaceBits) >> kNodeShift)};
 }
 
 PoolMatch PoolIndex::match(std::span<const uint64_t> tags, size_t held) const {
   PoolMatch m;
   if (blocks_ == 0) return m;
   const auto prefetch = [&](uint64_t tag) {
-    const uint64_t mixed = mix64(tag & ~kTierBits);
+    const uint64_t mixed = mix64(tag & ~kPlaceBits);
     const Part& part = parts_[mixed % kParts];
     if (!part.slots.empty()) __builtin_prefetch(&part.slots[home(mixed, part.slots.size())]);
   };
-  std::vector<PoolTier> tiers;
+  std::vector<PoolPlace> places;
   bool any = false;
   for (size_t i = 0; i < tags.size(); ++i) {
     if (i + kReadAhead < tags.size()) prefetch(tags[i + kReadAhead]);
-    const PoolTier t = tier(tags[i]);
-    if (t == PoolTier::kNone && i >= held) break;
-    any = any || t != PoolTier::kNone;
-    tiers.push_back(t);
+    const PoolPlace at = place(tags[i]);
+    if (at.tier == PoolTier::kNone && i >= held) break;
+    any = any || at.tier != PoolTier::kNone;
+    places.push_back(at);
   }
   if (!any) return m;
-  const size_t n = tiers.size();
+  const size_t n = places.size();
   m.ends_.resize(n);
-  m.same_.resize(n);
   m.disks_.resize(n + 1);
-  for (size_t i = 0; i < n; ++i) m.disks_[i + 1] = m.disks_[i] + (tiers[i] == PoolTier::kDisk);
+  for (size_t i = 0; i < n; ++i)
+    m.disks_[i + 1] = m.disks_[i] + (places[i].tier == PoolTier::kDisk);
   for (size_t i = n; i-- > 0;) {
-    const bool goes_on = i + 1 < n && tiers[i + 1] != PoolTier::kNone;
+    const bool goes_on = i + 1 < n && places[i + 1].tier != PoolTier::kNone;
     const auto at = static_cast<uint32_t>(i);
-    m.same_[i] = goes_on && tiers[i + 1] == tiers[i] ? m.same_[i + 1] : at + 1;
-    m.ends_[i] = tiers[i] == PoolTier::kNone ? at : goes_on ? m.ends_[i + 1] : at + 1;
+    m.ends_[i] = places[i].tier == PoolTier::kNone ? at : goes_on ? m.ends_[i + 1] : at + 1;
   }
+  m.places_ = std::move(places);
   return m;
 }
 
