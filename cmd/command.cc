@@ -10,6 +10,7 @@
 #include <exception>
 #include <initializer_list>
 #include <new>
+#include <string_view>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -31,15 +32,20 @@ constexpr size_t kErrorMax = 4000;  // bytes
 // A peer's words may be in it: they are no commands to a terminal.
 std::string printable(const std::string& name, std::string what) {
   if (what.size() > kErrorMax) what = one_line(what, kErrorMax);
-  for (char& c : what)
-    if ((c >= 0 && c < ' ' && c != '\n' && c != '\t') || c == 0x7f) c = '?';
-  return name + ": " + what + "\n";
+  std::string out = name + ": ";
+  for (size_t at = 0; at <= what.size();) {
+    const size_t end = std::min(what.find('\n', at), what.size());
+    out += one_line(std::string_view(what).substr(at, end - at), kErrorMax) + "\n";
+    at = end + 1;
+  }
+  return out;
 }
 
 // Whether an error is about that value: it quotes it, or has it as a word.
 bool is_about(const std::string& what, const std::string& value) {
   if (value.empty()) return false;
-  if (what.find("'" + escape(value) + "'") != std::string::npos) return true;
+  for (const std::string& quoted : {escape(value), value})
+    if (what.find("'" + quoted + "'") != std::string::npos) return true;
   const auto ends_word = [&](char c) {
     const bool letter = std::isalnum(static_cast<unsigned char>(c)) != 0;
     return value.size() > 2 ? !letter : c == ' ' || c == ':';  // a short one might be part of much
@@ -75,7 +81,9 @@ std::string with_flags(std::initializer_list<const OptionList*> lists, const std
           what.find("--" + o.name) != std::string::npos ||
           (o.name.find('-') != std::string::npos && what.find(o.name) != std::string::npos);
       if (told) return what;
-      const size_t length = about(what, value);
+      size_t length = about(what, value);
+      if (const auto size = parse_bytes(value); o.kind == Option::Kind::kSize && size)
+        length = std::max(length, about(what, rounded_bytes_text(*size)));  // as people read it
       if (length == 0 || length < longest) continue;
       flags = (length == longest ? flags + ", " : "") + "--" + o.name;
       longest = length;
