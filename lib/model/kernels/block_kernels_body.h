@@ -121,6 +121,7 @@ void block_tile(const BlockJob& job, uint32_t first, size_t row) {
   const RoundedRows x = job.x.from(row, job.groups);
   const uint32_t part = job.groups / job.segments;
   const bool f16 = job.layout.format->f16;
+  V total[kRows][kWide];
   for (uint32_t s = 0; s < job.segments; ++s) {
     V sums[kRows][kWide];
     MC_UNROLL
@@ -144,12 +145,17 @@ void block_tile(const BlockJob& job, uint32_t first, size_t row) {
     MC_UNROLL
     for (uint32_t r = 0; r < kRows; ++r) {
       MC_UNROLL
-      for (uint32_t p = 0; p < kWide; ++p) {
-        float* const y = job.y + (row + r) * job.y_stride + first + p * kLanes;
-        const uint32_t left = job.columns - first - p * kLanes;
-        const uint32_t n = left < kLanes ? left : kLanes;
-        store_some(s == 0 ? sums[r][p] : V::add(load_some(y, n), sums[r][p]), y, n);
-      }
+      for (uint32_t p = 0; p < kWide; ++p)
+        total[r][p] = s == 0 ? sums[r][p] : V::add(total[r][p], sums[r][p]);
+    }
+  }
+  MC_UNROLL
+  for (uint32_t r = 0; r < kRows; ++r) {
+    MC_UNROLL
+    for (uint32_t p = 0; p < kWide; ++p) {
+      const uint32_t left = job.columns - first - p * kLanes;
+      store_some(total[r][p], job.y + (row + r) * job.y_stride + first + p * kLanes,
+                 left < kLanes ? left : kLanes);
     }
   }
 }
