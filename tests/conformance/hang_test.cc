@@ -170,7 +170,7 @@ TEST_SUITE("xfer/hang") {
           Met met(transport);
           const std::vector<std::byte> want = pattern();
           // A tcp connection to a peer that hangs gives up its slices one after another.
-          const size_t n = transport == "tcp" && fate == Fate::kStopped ? 8 : 64;
+          const size_t n = transport == "tcp" && fate == Fate::kStopped ? 4 : 64;
           constexpr uint64_t kEach = Served::kBytes / 64;
           std::vector<std::vector<std::byte>> local(n, std::vector<std::byte>(kEach));
           const auto want_of = [&](size_t i) { return std::span(want).subspan(i * kEach, kEach); };
