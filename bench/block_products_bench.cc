@@ -1,5 +1,5 @@
-// Products of a prompt's rows with quantized weights, by each set of kernels: AMX against AVX-512,
-// and that against AVX2. Before, that all have the bits of the plain kernels.
+// Products of a prompt's rows with quantized weights, by each set of kernels against the next:
+// AVX-512, AMX, AVX2. Before, that all have the bits of the plain kernels.
 #include <cstring>
 
 #include "base/random.h"
