@@ -4,9 +4,11 @@
 #include <doctest/doctest.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/slow.h"
@@ -41,6 +43,16 @@ struct Ours {  // an engine, and what it counts
   uint64_t slices() {
     return metrics.counter("mc_xfer_slices_total", "", {{"transport", "tcp"}}).value();
   }
+};
+
+// Counts how often an engine looks at it: each wake-up of a timer does.
+class CountingClock final : public Clock {
+ public:
+  Time now() const override {
+    reads.fetch_add(1);
+    return kSteady.now();
+  }
+  mutable std::atomic<uint64_t> reads{0};
 };
 
 // Neighbours have other lengths: else they were rows of one request.
@@ -202,6 +214,41 @@ TEST_SUITE("xfer/awaited") {
     CHECK(guards[2].outcome.has_value());
     REQUIRE(!guards[3].outcome);
     CHECK(guards[3].outcome.error().code == Code::kStale);
+  }
+
+  TEST_CASE("the timer of a client that asks rarely sleeps soon, and wakes for the next request") {
+    CountingClock clock;
+    Metrics metrics;
+    EngineOptions options;
+    options.node = "user";
+    options.transports = {"tcp"};
+    auto user = Engine::open(clock, options, metrics);
+    REQUIRE(user);
+    Ours owner("owner");
+    auto memory = owner.engine->allocate(1 * kMiB);
+    REQUIRE(memory);
+    auto segment = (*user)->open_segment(owner.engine->describe());
+    REQUIRE(segment);
+    std::vector<std::byte> in(kShortBytes);
+    const Time end = kSteady.now() + 30s * kSlow;
+    uint64_t least = UINT64_MAX;  // looks after a request until there are none for a while
+    for (int i = 0; i < 3; ++i) {
+      Request r;
+      r.local = in.data();
+      r.segment = *segment;
+      r.offset = memory->offset();
+      r.bytes = in.size();
+      REQUIRE((*user)->transfer_sync(r, 10s * kSlow));
+      const uint64_t from = clock.reads;
+      uint64_t last = from;
+      for (Time since = kSteady.now(); kSteady.now() - since < 100ms && kSteady.now() < end;) {
+        if (const uint64_t reads = clock.reads; std::exchange(last, reads) != reads)
+          since = kSteady.now();
+        std::this_thread::yield();
+      }
+      least = std::min(least, last - from);
+    }
+    CHECK(least < 100);  // some for each of a few steps; not a second of them
   }
 
   TEST_CASE("what a caller began and the peer is slow to answer ends on the connection's thread") {

@@ -6,9 +6,10 @@
 
 namespace mc::xfer::tcp {
 namespace {
-// While there is work the timer looks this often; it goes to sleep some time after the last, so
-// that single requests do not wake it each time.
-constexpr Duration kStep = std::chrono::milliseconds(5), kAfterwards = std::chrono::seconds(1);
+// While there is work the timer looks this often. It goes to sleep some time after the last, so
+// that requests that follow each other do not wake it each time, and rare ones do not keep it
+// awake.
+constexpr Duration kStep = std::chrono::milliseconds(5), kAfterwards = 2 * kStep;
 }  // namespace
 
 TcpTransport::TcpTransport(Sink& sink, const Clock& clock, Config config)
@@ -144,12 +145,12 @@ void TcpTransport::keep_time() {
     Lock lock(mutex_);
     if (stopping_) return;
     if (now - busy < kAfterwards) {
+      asleep_.store(false);
       changed_.wait_for(mutex_, kStep);
       continue;
     }
-    // Work that comes just now is looked at after this step at the latest.
-    asleep_.store(true, std::memory_order_release);
-    while (asleep_.load() && !stopping_) changed_.wait_for(mutex_, kAfterwards);
+    if (!asleep_.exchange(true)) continue;  // looks once more: what comes from now on wakes it
+    while (asleep_.load() && !stopping_) changed_.wait(mutex_);
     busy = clock_.now();
   }
 }
