@@ -132,7 +132,8 @@ std::vector<double> attention(const Paged& p, const std::vector<mc_row>& rows, c
 
 struct Attended {
   bool tensor = false, split = false;
-  uint32_t together = 1;
+  uint32_t together = 1;  // rows of a group
+  bool prompt = false;    // by groups of MC_PROMPT_QUERIES
 };
 
 Result<> attend(Bed& bed, const Paged& p, Attended how, const Buffer& qkv, const Buffer& out,
@@ -144,6 +145,10 @@ Result<> attend(Bed& bed, const Paged& p, Attended how, const Buffer& qkv, const
     return bed.run(named(MC_ATTEND, p.type), {rows, h.heads}, at(qkv), at(out), rows_at(list),
                    p.base(), p.list(), p.width, p.layer, h.heads, h.kv_heads, h.dim, h.block_tokens,
                    scale);
+  if (how.prompt)
+    return bed.run(named(MC_PROMPT, p.type), {over(rows, how.together), h.kv_heads}, at(qkv),
+                   at(out), rows_at(list), p.base(), p.list(), p.width, p.layer, h.heads,
+                   h.kv_heads, h.dim, h.block_tokens, scale, n, how.together);
   const uint32_t longest = *std::max_element(p.lengths.begin(), p.lengths.end());
   const size_t splits = how.split ? over(longest, MC_SPLIT) : 1;
   return finish(*bed.stream, [&]() -> Result<> {
@@ -157,8 +162,8 @@ Result<> attend(Bed& bed, const Paged& p, Attended how, const Buffer& qkv, const
   });
 }
 
-Result<> check_attend(Bed& bed, DType type, Attended how) {
-  const Heads h = how.tensor ? Heads{10, 2, 96, 16} : Heads{6, 2, 20, 8};
+Result<> check_attend(Bed& bed, DType type, Attended how, uint32_t dim = 96) {
+  const Heads h = how.tensor ? Heads{10, 2, dim, 16} : Heads{6, 2, 20, 8};
   const bool step = how.tensor && how.together == 1;
   MC_TRY(const Paged p, Paged::make(bed, h, type,
                                     step ? std::vector<uint32_t>{1, 600, 257, 40}
@@ -175,8 +180,13 @@ Result<> check_attend(Bed& bed, DType type, Attended how) {
   MC_TRY_(attend(bed, p, how, queries, out, parts, list, rows.size()));
   MC_TRY(const Values kv, bed.get(p.kv, type));
   MC_TRY(const Values got, bed.get(out, DType::kF32));
-  return near(got, attention(p, rows, qkv, kv), how.tensor ? tolerance_of(type) : 1e-5,
-              named(how.tensor ? MC_FLASH : MC_ATTEND, type));
+  const std::string name = named(how.prompt ? MC_PROMPT : how.tensor ? MC_FLASH : MC_ATTEND, type);
+  MC_TRY_(near(got, attention(p, rows, qkv, kv), how.tensor ? tolerance_of(type) : 1e-5, name));
+  if (!how.prompt) return {};
+  MC_TRY_(attend(bed, p, {.tensor = true, .together = 3}, queries, out, parts, list, rows.size()));
+  MC_TRY(const Values other, bed.get(out, DType::kF32));
+  if (got == other) return {};
+  return fail(Code::kCorrupt, "%s: bits are not those of %s", name.c_str(), MC_FLASH);
 }
 
 Result<> check_attention(const Bench& b) {
@@ -187,6 +197,8 @@ Result<> check_attention(const Bench& b) {
     MC_TRY_(check_attend(bed, type, {}));
     if (type == DType::kF32) continue;
     MC_TRY_(check_attend(bed, type, {.tensor = true, .together = 3}));  // 15 of 16 queries
+    for (const uint32_t dim : {64u, 96u, 128u})                         // 60 of 64
+      MC_TRY_(check_attend(bed, type, {.tensor = true, .together = 12, .prompt = true}, dim));
     MC_TRY_(check_attend(bed, type, {.tensor = true}));
     MC_TRY_(check_attend(bed, type, {.tensor = true, .split = true}));
   }
@@ -233,11 +245,13 @@ Result<> time_decode(const Bench& b) {
       b.turns(), ours, copy);
 }
 
-Result<> time_prompt(const Bench& b) {
+constexpr uint32_t kPlainMax = 2048;  // tokens that the plain kernel is timed with
+
+Result<> time_prompt_of(const Bench& b, uint32_t tokens) {
   MC_TRY(Bed bed, Bed::make(b));
   const bool tiny = b.device->info().kind == "stand-in";
   const Heads h = tiny ? Heads{4, 2, 32, 16} : Heads{32, 8, 128, 16};
-  const std::vector<uint32_t> lengths(1, tiny ? 64 : 2048);
+  const std::vector<uint32_t> lengths(1, tiny ? 64 : tokens);
   MC_TRY(const Paged p, Paged::make(bed, h, DType::kBf16, lengths));
   const auto rows = rows_of(lengths, true);
   MC_TRY(const Buffer queries, bed.put(numbers(rows.size() * h.row(), 3), DType::kF32));
@@ -252,12 +266,19 @@ Result<> time_prompt(const Bench& b) {
       });
     };
   };
-  return bench::compare({.bench = "gpu-kernel",
-                         .name = strf("prompt attention, %u tokens, bf16", lengths[0]),
-                         .unit = "GFLOP/s",
-                         .against = "the plain kernel"},
-                        b.turns(), side({.tensor = true, .together = 16 / (h.heads / h.kv_heads)}),
-                        side({}));
+  const uint32_t per_kv = h.heads / h.kv_heads;
+  const Attended by_16{.tensor = true, .together = MC_TENSOR_HEADS / per_kv};
+  return bench::compare(
+      {.bench = "gpu-kernel",
+       .name = strf("prompt attention, %u tokens, bf16", lengths[0]),
+       .unit = "GFLOP/s",
+       .against = tokens > kPlainMax ? "groups of 16 queries" : "the plain kernel"},
+      b.turns(), side({.tensor = true, .together = MC_PROMPT_QUERIES / per_kv, .prompt = true}),
+      side(tokens > kPlainMax ? by_16 : Attended{}));
+}
+Result<> time_prompt(const Bench& b) {
+  MC_TRY_(time_prompt_of(b, kPlainMax));
+  return time_prompt_of(b, 4 * kPlainMax);
 }
 
 }  // namespace

@@ -1,12 +1,16 @@
 #include "device/cublaslt.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/symbols.h"
 
 namespace mc::device::cublaslt {
 namespace {
 
-// The number of rows that an algorithm is chosen for; it is used for all numbers.
-constexpr uint64_t kRowsChosenFor = 1024;
+// The number of rows that an algorithm is chosen for, if the product names none.
+constexpr uint64_t kManyRows = 1024;
+constexpr int kChoicesMax = 8;
 
 Result<> ok(Status status, const char* call) {
   switch (status) {
@@ -115,11 +119,16 @@ Result<> CublasLt::describe(const Product& p, uint64_t rows, Call& call) const {
 }
 
 Result<Algorithm> CublasLt::algorithm(const Product& p) {
-  const Shape shape{p.type, p.outputs, p.k};
+  const auto chosen = [&p](const std::vector<Algorithm>& all) -> Result<Algorithm> {
+    if (p.choice < all.size()) return all[p.choice];
+    return fail(Code::kUnsupported, "cuBLASLt has %zu algorithms for %u outputs of %u", all.size(),
+                p.outputs, p.k);
+  };
+  const Shape shape{p.type, p.outputs, p.k, p.tuned_rows};
   Lock lock(mutex_);
-  if (const auto it = algorithms_.find(shape); it != algorithms_.end()) return it->second;
+  if (const auto it = algorithms_.find(shape); it != algorithms_.end()) return chosen(it->second);
   Call call(library_);
-  MC_TRY_(describe(p, kRowsChosenFor, call));
+  MC_TRY_(describe(p, p.tuned_rows > 0 ? p.tuned_rows : kManyRows, call));
   MC_TRY_(ok(library_.preference_create(&call.preference), "cublasLtMatmulPreferenceCreate"));
   const uint64_t no_workspace = 0;
   const uint32_t no_reductions = 0;
@@ -130,15 +139,17 @@ Result<Algorithm> CublasLt::algorithm(const Product& p) {
   MC_TRY_(ok(library_.preference_set(call.preference, kReductionSchemesMask, &no_reductions,
                                      sizeof no_reductions),
              what));
-  Heuristic best{};
+  std::array<Heuristic, kChoicesMax> best{};
   int found = 0;
   MC_TRY_(ok(library_.heuristic(handle_, call.operation, call.w, call.x, call.y, call.y,
-                                call.preference, 1, &best, &found),
+                                call.preference, kChoicesMax, best.data(), &found),
              "cublasLtMatmulAlgoGetHeuristic"));
-  if (found < 1 || best.state != kOk || best.workspace > 0)
-    return fail(Code::kUnsupported, "cuBLASLt has no algorithm for %u outputs of %u", p.outputs,
-                p.k);
-  return algorithms_[shape] = best.algorithm;
+  std::vector<Algorithm>& all = algorithms_[shape];
+  for (int i = 0; i < std::min(found, kChoicesMax); ++i) {
+    const Heuristic& h = best[static_cast<size_t>(i)];
+    if (h.state == kOk && h.workspace == 0) all.push_back(h.algorithm);
+  }
+  return chosen(all);
 }
 
 Result<> CublasLt::multiply(const Product& p, driver::StreamHandle stream) {

@@ -83,11 +83,11 @@ class CublasLt {
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
   std::string name() const { return library_.name(); }
-  // kUnsupported: the library has no algorithm for it.
+  // kUnsupported: the library has no algorithm for it, or not so many.
   Result<> multiply(const Product& product, driver::StreamHandle stream);
 
  private:
-  using Shape = std::tuple<Product::Type, uint32_t, uint32_t>;  // outputs, k
+  using Shape = std::tuple<Product::Type, uint32_t, uint32_t, uint32_t>;  // outputs, k, tuned_rows
   struct Call;
   explicit CublasLt(const Library& library) : library_(library) {}
   Result<> describe(const Product& product, uint64_t rows, Call& call) const;
@@ -96,7 +96,7 @@ class CublasLt {
   const Library& library_;
   Handle handle_ = nullptr;
   Mutex mutex_;
-  std::map<Shape, Algorithm> algorithms_ MC_GUARDED_BY(mutex_);
+  std::map<Shape, std::vector<Algorithm>> algorithms_ MC_GUARDED_BY(mutex_);  // the best first
 };
 
 }  // namespace mc::device::cublaslt

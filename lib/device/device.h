@@ -95,6 +95,8 @@ struct Product {
   std::byte* y = nullptr;
   uint32_t outputs = 0, k = 0, rows = 0;
   bool add = false;
+  // The library's algorithm: the `choice`-th best, from 0, for `tuned_rows` rows; 0: for many.
+  uint32_t tuned_rows = 0, choice = 0;
 };
 
 // A point in a stream's work. It may outlive its stream.

@@ -15,6 +15,7 @@ namespace {
 thread_local Grid blockIdx, gridDim;  // as CUDA names them
 
 #include "device/kernels/attention.cu"
+#include "device/kernels/attention_prompt.cu"
 #include "device/kernels/attention_tensor.cu"
 #include "device/kernels/multiply.cu"
 #include "device/kernels/multiply_tensor.cu"
@@ -59,7 +60,8 @@ const std::map<std::string_view, Runner>& runners() {
       MC_EACH_FORMAT(mc_store), MC_EACH_FORMAT(mc_attend),    MC_EACH_FORMAT(mc_gate),
       MC_NAMED(mc_tensor_f16),  MC_NAMED(mc_tensor_bf16),     MC_NAMED(mc_round_f16),
       MC_NAMED(mc_round_bf16),  MC_NAMED(mc_sample),          MC_NAMED(mc_flash_f16),
-      MC_NAMED(mc_flash_bf16),  MC_NAMED(mc_combine)};
+      MC_NAMED(mc_flash_bf16),  MC_NAMED(mc_combine),         MC_NAMED(mc_prompt_f16),
+      MC_NAMED(mc_prompt_bf16)};
   return all;
 }
 

@@ -12,6 +12,8 @@ namespace mc::gpu {
 namespace {
 
 constexpr uint32_t kTriedRows = 96;
+constexpr uint32_t kFewRows[] = {16, 64};  // that algorithms are chosen for, ascending
+constexpr uint32_t kChoices = 8;
 
 Result<> finish_all(device::Stream& stream) {
   MC_TRY(const auto event, stream.record());
@@ -79,8 +81,16 @@ Result<> GemmDispatcher::own(device::Stream& stream, const Matrix& m, const std:
 
 Result<> GemmDispatcher::library(device::Stream& stream, const Matrix& m, const std::byte* x,
                                  std::byte* y, size_t rows, bool add) const {
-  return stream.multiply(
-      {type_, m.memory.data(), x, y, m.rows, m.columns, static_cast<uint32_t>(rows), add});
+  device::Product p{type_, m.memory.data(), x, y, m.rows, m.columns, static_cast<uint32_t>(rows),
+                    add};
+  if (const auto it = tunings_.find({m.rows, m.columns}); it != tunings_.end())
+    for (const Tuning& t : it->second)
+      if (rows <= t.rows) {
+        p.tuned_rows = t.rows;
+        p.choice = t.choice;
+        break;
+      }
+  return stream.multiply(p);
 }
 
 Result<> GemmDispatcher::multiply(device::Stream& stream, const Matrix& m, const std::byte* x,
@@ -95,9 +105,9 @@ Result<> GemmDispatcher::multiply(device::Stream& stream, const Matrix& m, const
   return own(stream, m, x, y, rows, add);
 }
 
-// Computes the last row of many rows by both; then by the library alone and among few rows.
-Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream,
-                                 const Matrix& m) const {
+// Computes the last row of many rows by both; then by the library alone and among few rows; then
+// by its algorithms for few rows, to find the best of them that gives the same bits.
+Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream, const Matrix& m) {
   const uint64_t x_row = uint64_t{m.columns} * size_of(factors_), y_row = m.rows * sizeof(float);
   MC_TRY(const DeviceBufferPool::Buffer host, pool.take(kTriedRows * x_row, true));
   MC_TRY(const DeviceBufferPool::Buffer x, pool.take(kTriedRows * x_row));
@@ -136,6 +146,28 @@ Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream,
       return fail(Code::kUnsupported, "a row of %u outputs of %u depends on those beside it",
                   m.rows, m.columns);
   }
+  std::vector<Tuning> found;
+  std::vector<Tuning>& tried = tunings_[{m.rows, m.columns}];
+  const auto same_bits = [&](Tuning tuning) -> Result<bool> {
+    tried = {tuning};
+    for (const uint32_t rows : {1u, tuning.rows / 2 + 1, tuning.rows}) {
+      MC_TRY(const auto row, last_of(rows, true));
+      if (std::memcmp(row.data(), got.data(), y_row) != 0) return false;
+    }
+    return true;
+  };
+  for (const uint32_t few : kFewRows)
+    for (uint32_t choice = 0; choice < kChoices; ++choice) {
+      const auto same = same_bits({few, choice});
+      if (!same && same.error().code != Code::kUnsupported) return fail(same.error());
+      if (!same) break;  // it has no more of them
+      if (!*same) continue;
+      found.push_back({few, choice});
+      break;
+    }
+  tried = std::move(found);
+  log_debug("gpu", "%u outputs of %u: %zu of %zu numbers of few rows have algorithms of their own",
+            m.rows, m.columns, tried.size(), std::size(kFewRows));
   return {};
 }
 

@@ -1,11 +1,14 @@
 // Multiplies the matrices of a forward pass, by cuBLASLt or an own kernel. It computes y = x w'.
 // The library is the device's. The dispatcher takes it only after a trial on each shape of weights:
 // its numbers must be near the own kernel's, and a row's must be the same whatever is computed with
-// it.
+// it. Few rows get an algorithm of the library's that is made for few, if one of them gives the
+// bits of the one for many.
 //
 // Errors: those of the device. Thread: one at a time.
 #pragma once
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/device_buffer_pool.h"
@@ -40,11 +43,15 @@ class GemmDispatcher {
                size_t rows, bool add) const;
   Result<> library(device::Stream& stream, const Matrix& w, const std::byte* x, std::byte* y,
                    size_t rows, bool add) const;
-  Result<> try_out(DeviceBufferPool& pool, device::Stream& stream, const Matrix& w) const;
+  Result<> try_out(DeviceBufferPool& pool, device::Stream& stream, const Matrix& w);
 
+  struct Tuning {
+    uint32_t rows = 0, choice = 0;  // as device::Product's; up to so many rows
+  };
   device::Product::Type type_ = device::Product::Type::kF32;
   model::DType factors_ = model::DType::kF32;
   bool tensor_ = false, library_ = false;
+  std::map<std::pair<uint32_t, uint32_t>, std::vector<Tuning>> tunings_;  // by outputs and k
   std::string kernel_, by_;
 };
 

@@ -58,8 +58,8 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
               config.heads / config.kv_heads <= MC_TENSOR_HEADS &&
               config.head_dim % MC_TENSOR_DIM_STEP == 0 && config.head_dim <= MC_TENSOR_DIM_MAX;
   t->names_ = {named(MC_EMBED, weights),  named(MC_NORMALIZE, factors), named(MC_STORE, numbers),
-               named(MC_ATTEND, numbers), named(MC_FLASH, numbers),     named(MC_ROUND, factors),
-               named(MC_GATE, factors)};
+               named(MC_ATTEND, numbers), named(MC_FLASH, numbers),     named(MC_PROMPT, numbers),
+               named(MC_ROUND, factors),  named(MC_GATE, factors)};
   MC_TRY_(t->choose_gemm(options));
   return t;
 }
@@ -307,8 +307,15 @@ Result<> Transformer::attend(Pass& pass, uint32_t layer, const std::byte* qkv, s
 // A step's splits are computed in parallel, a prompt's by the group of its rows.
 Result<> Transformer::flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
-  const uint32_t together =
-      pass.slices.size() > 1 ? 1 : MC_TENSOR_HEADS / (config_.heads / config_.kv_heads);
+  const uint32_t per_kv = config_.heads / config_.kv_heads;
+  if (pass.slices.size() == 1 && pass.splits == 1 && pass.rows * per_kv > MC_TENSOR_HEADS) {
+    const uint32_t rows = MC_PROMPT_QUERIES / per_kv;
+    return launch(*computing_, names_.prompt, {over(pass.rows, rows), config_.kv_heads},
+                  floats(qkv), floats(out), row_list(pass.row_list), pass.kv, table_of(pass, layer),
+                  pass.table_width, layer_offset(pass, layer), config_.heads, config_.kv_heads,
+                  config_.head_dim, kv_.block_tokens, scale, narrow(pass.rows), rows);
+  }
+  const uint32_t together = pass.slices.size() > 1 ? 1 : MC_TENSOR_HEADS / per_kv;
   const bool split = pass.splits > 1;
   float* const parts = split ? floats(pass.buffers.parts->data()) : nullptr;
   MC_TRY_(launch(*computing_, names_.flash,

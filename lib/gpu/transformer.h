@@ -128,7 +128,7 @@ class Transformer {
 
  private:
   struct Names {
-    std::string embed, normalize, store, attend, flash, round, gate;
+    std::string embed, normalize, store, attend, flash, prompt, round, gate;
   };
   // Steps of a kind: the same launches with the same arguments.
   struct Shape {

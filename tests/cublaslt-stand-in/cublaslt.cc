@@ -3,6 +3,7 @@
 // handle that it did not give out is an error. Tests steer it through two numbers it exports.
 //
 // With CUBLASLT_STAND_IN_LACKS=1 it has no cublasLtMatmul.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -12,6 +13,8 @@ extern "C" {
 int cublaslt_stand_in_fails = 0;   // what cublasLtMatmul ends with
 int cublaslt_stand_in_uneven = 0;  // 1: few rows are summed in another order
 int cublaslt_stand_in_alive = 0;   // what was created and not destroyed
+int cublaslt_stand_in_few = 1;     // algorithms for few rows; but for the last, of other orders
+int cublaslt_stand_in_last = -1;   // which of them multiplied last; -1: the one for many rows
 
 struct Operation {
   int compute = 0, scale = 0, transpose_a = 0, transpose_b = 0;
@@ -41,7 +44,7 @@ struct Handle {
 
 constexpr int kOk = 0, kInvalid = 7, kUnsupported = 15;
 constexpr int kMark = 20250101;
-constexpr uint64_t kFirstWord = 0x5ca1ab1e;
+constexpr uint64_t kFirstWord = 0x5ca1ab1e, kFew = 64;
 
 int cublasLtCreate(Handle** h) { return ++cublaslt_stand_in_alive, *h = new Handle{kMark}, kOk; }
 int cublasLtDestroy(Handle* h) { return --cublaslt_stand_in_alive, delete h, kOk; }
@@ -87,14 +90,22 @@ static bool fits(const Operation& o, const Layout& a, const Layout& b, const Lay
          d.stride == int64_t(d.rows);
 }
 
-// The algorithm is good for one shape of a, as it was asked for.
+// An algorithm is good for one shape of a, as it was asked for; one for few rows for few.
 int cublasLtMatmulAlgoGetHeuristic(Handle* h, Operation* o, Layout* a, Layout* b, Layout* c,
                                    Layout* d, Preference* p, int asked, Heuristic* out,
                                    int* found) {
-  if (h->mark != kMark || asked != 1 || c != d || !fits(*o, *a, *b, *d)) return kInvalid;
+  if (h->mark != kMark || asked < 1 || c != d || !fits(*o, *a, *b, *d)) return kInvalid;
   if (p->workspace != 0 || p->reductions != 0) return kInvalid;
-  *out = {{{kFirstWord, a->rows, a->columns, uint64_t(a->type)}}, 0, kOk, 1.0f, {}};
-  return *found = 1, kOk;
+  const bool few = b->columns <= kFew;
+  *found = std::min(asked, few ? cublaslt_stand_in_few : 1);
+  for (int i = 0; i < *found; ++i)
+    out[i] = {{{kFirstWord, a->rows, a->columns, uint64_t(a->type), few, uint64_t(i),
+                few && i + 1 < cublaslt_stand_in_few}},
+              0,
+              kOk,
+              1.0f,
+              {}};
+  return kOk;
 }
 
 #ifndef CUBLASLT_STAND_IN_LACKS
@@ -122,6 +133,9 @@ int cublasLtMatmul(Handle* h, Operation* o, const void* alpha, const void* a, La
   if (algorithm->data[0] != kFirstWord || algorithm->data[1] != la->rows ||
       algorithm->data[2] != la->columns || algorithm->data[3] != uint64_t(la->type))
     return kUnsupported;
+  const bool few = algorithm->data[4] != 0, other_order = algorithm->data[6] != 0;
+  if (few && lb->columns > kFew) return kUnsupported;
+  cublaslt_stand_in_last = few ? int(algorithm->data[5]) : -1;
   if (cublaslt_stand_in_fails != 0) return cublaslt_stand_in_fails;
   const double one = *static_cast<const float*>(alpha), kept = *static_cast<const float*>(beta);
   float* const out = static_cast<float*>(d);
@@ -130,7 +144,7 @@ int cublasLtMatmul(Handle* h, Operation* o, const void* alpha, const void* a, La
       double sum = 0;
       for (uint64_t i = 0; i < la->rows; ++i)
         sum += number(a, la->type, row * la->rows + i) * number(b, lb->type, column * lb->rows + i);
-      if (cublaslt_stand_in_uneven != 0 && ld->columns < 16) sum *= 1 + 1e-6;
+      if ((cublaslt_stand_in_uneven != 0 && ld->columns < 16) || other_order) sum *= 1 + 1e-6;
       float& at = out[column * ld->rows + row];
       at = static_cast<float>(one * sum + (kept == 0 ? 0 : kept * static_cast<double>(at)));
     }

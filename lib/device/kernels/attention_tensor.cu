@@ -3,29 +3,14 @@
 // tiles of 64; splits are merged in order, by the same group (prompts) or by mc_combine (steps,
 // where they are computed side by side). What a query gets depends on its own sequence only, so a
 // prompt and a step compute the same bits.
-#include "device/kernels/pages.h"
+#include "device/kernels/softmax.h"
 #include "device/kernels/tensor.h"
 
 namespace {
 
-constexpr uint32_t kQueries = 16, kKeys = 64, kShares = MC_KERNEL_THREADS / kQueries;
-constexpr uint32_t kHeadPitch = MC_TENSOR_DIM_MAX + 8, kSharePitch = kKeys + 8;
+constexpr uint32_t kQueries = 16, kShares = MC_KERNEL_THREADS / kQueries;
+constexpr uint32_t kSharePitch = kKeys + 8;
 constexpr uint32_t kColumns = MC_TENSOR_DIM_MAX / 4 / 8;  // fragments of a warp's part of the dim
-
-// A softmax so far: the greatest score, the sum, and what numbers from before count for.
-struct Softmax {
-  float most, total, keep;
-};
-
-// What two parts of a sum count for together: those before, and those of the next split.
-struct Merge {
-  float most, before, next;
-};
-MC_DEVICE Merge merged(float most, float next) {
-  const float both = most > next ? most : next;
-  return {both, most == -INFINITY ? 0.0f : exponential(most - both),
-          next == -INFINITY ? 0.0f : exponential(next - both)};
-}
 
 struct FlashShared {
   alignas(16) uint16_t q[kQueries * kHeadPitch];
@@ -38,10 +23,6 @@ struct FlashShared {
   Softmax split[kQueries], all[kQueries];
   Merge merge[kQueries];
 };
-
-MC_DEVICE uint32_t joined(uint16_t low, uint16_t high) {
-  return low | static_cast<uint32_t>(high) << 16;
-}
 
 template <class T>
 struct Flash {
@@ -91,13 +72,13 @@ struct Flash {
     }
   }
 
-  // The tile's shares of the softmax, by 8 threads a query.
+  // The tile's shares of the softmax, by a thread for each of a query's columns.
   MC_DEVICE void weigh(uint32_t tile) {
-    constexpr uint32_t kEach = kKeys / kShares;
+    static_assert(kShares == kSoftmaxColumns);
     MC_EACH(t) {
-      const uint32_t query = t / kShares, first = t % kShares * kEach;
+      const uint32_t query = t / kShares;
       float most = -INFINITY;
-      for (uint32_t i = first; i < first + kEach; ++i)
+      for (uint32_t i = t % kShares; i < kKeys; i += kShares)
         if (tile + i < s.limits[query]) {
           const float x = s.scores[query * kKeys + i];
           most = x > most ? x : most;
@@ -118,9 +99,9 @@ struct Flash {
     }
     barrier();
     MC_EACH(t) {
-      const uint32_t query = t / kShares, first = t % kShares * kEach;
+      const uint32_t query = t / kShares;
       float sum = 0;
-      for (uint32_t i = first; i < first + kEach; ++i) {
+      for (uint32_t i = t % kShares; i < kKeys; i += kShares) {
         const bool seen = tile + i < s.limits[query];
         const float share =
             seen ? exponential(s.scores[query * kKeys + i] - s.split[query].most) : 0.0f;
@@ -134,9 +115,9 @@ struct Flash {
     barrier();
     MC_EACH(t) {
       if (t < kQueries) {
-        float total = s.split[t].total * s.split[t].keep;
-        for (uint32_t i = 0; i < kShares; ++i) total += s.parts[t * kShares + i];
-        s.split[t].total = total;
+        const float* const c = s.parts + t * kShares;
+        const float sum = ((c[0] + c[1]) + (c[2] + c[3])) + ((c[4] + c[5]) + (c[6] + c[7]));
+        s.split[t].total = s.split[t].total * s.split[t].keep + sum;
       }
     }
   }
@@ -195,14 +176,6 @@ MC_DEVICE uint32_t column_of(uint32_t t, uint32_t i, uint32_t dim) {
   return t / 32 * (dim / 4) + i / 4 * 8 + t % 4 * 2 + i % 2;
 }
 MC_DEVICE uint32_t query_of(uint32_t t, uint32_t i) { return t % 32 / 4 + i / 2 % 2 * 8; }
-
-// The rows of a group and where its results go.
-struct FlashRows {
-  const float* qkv;
-  float *out, *parts;
-  const mc_row* rows;
-  uint32_t first, count, heads, per_kv;  // rows, query heads, those of a KV head
-};
 
 template <class T>
 MC_DEVICE void attend_tensor(Flash<T> f, FlashRows r) {

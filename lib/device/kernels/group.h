@@ -18,6 +18,9 @@
 #ifdef __CUDACC__
 
 #define MC_GLOBAL_OF(threads) extern "C" __global__ void __launch_bounds__(threads)
+// Of few enough registers that so many groups share a multiprocessor.
+#define MC_GLOBAL_BESIDE(groups) \
+  extern "C" __global__ void __launch_bounds__(MC_KERNEL_THREADS, groups)
 #define MC_DEVICE __device__ __forceinline__
 #define MC_SHARED __shared__
 #define MC_UNROLL _Pragma("unroll")
@@ -45,6 +48,7 @@ MC_DEVICE uint64_t high_product(uint64_t a, uint64_t b) { return __umul64hi(a, b
 #else  // the host: kernels_on_host.cc
 
 #define MC_GLOBAL_OF(threads) void
+#define MC_GLOBAL_BESIDE(groups) void
 #define MC_DEVICE inline
 #define MC_SHARED
 #define MC_UNROLL
@@ -133,7 +137,9 @@ MC_DEVICE float tree_sum(float* lanes) {
 // e^x for x <= 88; below -87 it is as for -87 (Cephes).
 MC_DEVICE float exponential(float x) {
   x = x > -87.0f ? x : -87.0f;
-  const float n = rintf(x * 1.44269504088896341f);
+  // Adding 1.5 x 2^23 rounds to a whole number, which the lowest bits then are.
+  const float whole = x * 1.44269504088896341f + 12582912.0f;
+  const float n = whole - 12582912.0f;
   float r = fmaf(n, -0.693359375f, x);
   r = fmaf(n, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
@@ -143,7 +149,7 @@ MC_DEVICE float exponential(float x) {
   p = fmaf(p, r, 1.6666665459e-1f);
   p = fmaf(p, r, 5.0000001201e-1f);
   p = fmaf(r * r, p, r + 1.0f);
-  return p * from_bits(static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23);
+  return p * from_bits((bits_of(whole) << 23) + 0x3f800000u);
 }
 
 }  // namespace

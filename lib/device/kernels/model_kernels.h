@@ -91,6 +91,14 @@ struct mc_draw {
 #define MC_TENSOR_DIM_STEP 32
 #define MC_TENSOR_DIM_MAX 128
 
+// What mc_flash_T gives for rows of one sequence, bit for bit, by groups of `together` rows with up
+// to MC_PROMPT_QUERIES queries: for prompts. Grid: row_count / together rounded up, kv_heads.
+// mc_prompt_T(const float* qkv, float* out, const mc_row* rows, char* kv, const uint64_t* table,
+// uint32_t table_width, uint64_t layer_offset, uint32_t heads, uint32_t kv_heads, uint32_t dim,
+// uint32_t block_tokens, float scale, uint32_t row_count, uint32_t together)
+#define MC_PROMPT "mc_prompt"
+#define MC_PROMPT_QUERIES 64
+
 // Grid: rows, heads.
 // mc_combine(const float* parts, float* out, const mc_row* rows, uint32_t dim, uint32_t splits)
 #define MC_COMBINE "mc_combine"

@@ -17,6 +17,10 @@ struct Pages {
     T* const block = reinterpret_cast<T*>(kv + table[position / block_tokens] + layer_offset);
     return block + (static_cast<uint64_t>(plane) * block_tokens + position % block_tokens) * dim;
   }
+  // What lies between a head's keys and its values in a block, in numbers.
+  MC_DEVICE uint64_t to_values() const {
+    return static_cast<uint64_t>(kv_heads) * block_tokens * dim;
+  }
 };
 
 }  // namespace

@@ -24,15 +24,69 @@ MC_DEVICE void mma(F16, float* c, const uint32_t* a, const uint32_t* b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// All warps: sums[m][n] += a[m] b[n], kM x kN fragments each.
-template <class T, int kM, int kN>
-MC_DEVICE void multiply_fragments(Own<float, kM * kN * 4>& sums, Own<uint32_t, kM * 4>& a,
-                                  Own<uint32_t, kN * 2>& b) {
+// Two finite numbers, rounded; the first in the lower half.
+MC_DEVICE uint32_t two_rounded(Bf16, float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+MC_DEVICE uint32_t two_rounded(F16, float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// All warps: sums[m][n] += a[m] b[n], kM x kN fragments each, from the numbers `sums_at` and `a_at`
+// on.
+template <class T, int kM, int kN, int kSums, int kA>
+MC_DEVICE void multiply_fragments(Own<float, kSums>& sums, Own<uint32_t, kA>& a,
+                                  Own<uint32_t, kN * 2>& b, int sums_at = 0, int a_at = 0) {
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll
     for (int n = 0; n < kN; ++n)
-      mma(T(), sums.of(0) + (m * kN + n) * 4, a.of(0) + m * 4, b.of(0) + n * 2);
+      mma(T(), sums.of(0) + sums_at + (m * kN + n) * 4, a.of(0) + a_at + m * 4, b.of(0) + n * 2);
+}
+
+// Two fragments of B, 16 columns of 16 k, from shared memory whose rows are columns of B. Rows are
+// aligned to 16 bytes.
+MC_DEVICE void fragments_of_rows(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
+  const uint32_t lane = t % 32;
+  const auto from = static_cast<uint32_t>(
+      __cvta_generic_to_shared(tile + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(from));
+}
+// The same from memory whose rows are rows of B, one for each k.
+MC_DEVICE void fragments_of_columns(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
+  const uint32_t lane = t % 32;
+  const auto from = static_cast<uint32_t>(
+      __cvta_generic_to_shared(tile + (lane % 8 + lane / 8 % 2 * 8) * pitch + lane / 16 * 8));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
+               : "r"(from));
+}
+
+// The four lanes of a row of sums: the greatest of what they have, and what they have together, in
+// the order (0 + 1) + (2 + 3).
+template <int n>
+MC_DEVICE void quads_most(Own<float, n>& values) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int apart = 1; apart < 4; apart *= 2) {
+      const float other = __shfl_xor_sync(0xffffffffu, values.of(0)[i], apart);
+      values.of(0)[i] = other > values.of(0)[i] ? other : values.of(0)[i];
+    }
+}
+template <int n>
+MC_DEVICE void quads_sum(Own<float, n>& values) {
+#pragma unroll
+  for (int i = 0; i < n; ++i)
+#pragma unroll
+    for (int apart = 1; apart < 4; apart *= 2)
+      values.of(0)[i] += __shfl_xor_sync(0xffffffffu, values.of(0)[i], apart);
 }
 
 // 16 bytes into shared memory, from aligned memory; zeros where there is nothing.
@@ -52,9 +106,9 @@ MC_DEVICE void copies_wait() {
 
 #else
 
-template <class T, int kM, int kN>
-void multiply_fragments(Own<float, kM * kN * 4>& sums, Own<uint32_t, kM * 4>& a,
-                        Own<uint32_t, kN * 2>& b) {
+template <class T, int kM, int kN, int kSums, int kA>
+void multiply_fragments(Own<float, kSums>& sums, Own<uint32_t, kA>& a, Own<uint32_t, kN * 2>& b,
+                        int sums_at = 0, int a_at = 0) {
   const auto half = [](uint32_t pair, uint32_t which) {
     return to_float(T{static_cast<uint16_t>(pair >> 16 * which)});
   };
@@ -65,7 +119,7 @@ void multiply_fragments(Own<float, kM * kN * 4>& sums, Own<uint32_t, kM * 4>& a,
         for (unsigned lane = 0; lane < 32; ++lane)
           for (unsigned i = 0; i < 8; ++i) {  // registers, then halves
             const unsigned row = lane / 4 + i / 2 % 2 * 8, k = lane % 4 * 2 + i / 4 * 8 + i % 2;
-            left[row][k] = half(a.of(warp + lane)[m * 4 + static_cast<int>(i / 2)], i % 2);
+            left[row][k] = half(a.of(warp + lane)[a_at + m * 4 + static_cast<int>(i / 2)], i % 2);
             if (i < 4)
               right[lane % 4 * 2 + i / 2 * 8 + i % 2][lane / 4] =
                   half(b.of(warp + lane)[n * 2 + static_cast<int>(i / 2)], i % 2);
@@ -73,7 +127,7 @@ void multiply_fragments(Own<float, kM * kN * 4>& sums, Own<uint32_t, kM * 4>& a,
         for (unsigned lane = 0; lane < 32; ++lane)
           for (unsigned i = 0; i < 4; ++i) {
             const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-            float& sum = sums.of(warp + lane)[(m * kN + n) * 4 + static_cast<int>(i)];
+            float& sum = sums.of(warp + lane)[sums_at + (m * kN + n) * 4 + static_cast<int>(i)];
             // The product of two numbers of 16 bits is exact: no need of fma.
             for (unsigned k = 0; k < 16; ++k) sum += left[row][k] * right[k][column];
           }
@@ -90,6 +144,42 @@ inline uint32_t two(const uint16_t* p) {
   uint32_t pair;
   __builtin_memcpy(&pair, p, sizeof pair);
   return pair;
+}
+template <class T>
+uint32_t two_rounded(T, float low, float high) {
+  T a, b;
+  from_float(low, a);
+  from_float(high, b);
+  return a.bits | static_cast<uint32_t>(b.bits) << 16;
+}
+inline void fragments_of_rows(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
+  for (uint32_t i = 0; i < 4; ++i)
+    b[i] = two(tile + (i / 2 * 8 + t % 32 / 4) * pitch + t % 4 * 2 + i % 2 * 8);
+}
+inline void fragments_of_columns(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint16_t* const from = tile + (t % 4 * 2 + i % 2 * 8) * pitch + i / 2 * 8 + t % 32 / 4;
+    b[i] = from[0] | static_cast<uint32_t>(from[pitch]) << 16;
+  }
+}
+template <int n>
+void quads_most(Own<float, n>& values) {
+  for (unsigned t = 0; t < MC_KERNEL_THREADS; t += 4)
+    for (int i = 0; i < n; ++i) {
+      float most = values.of(t)[i];
+      for (unsigned lane = 1; lane < 4; ++lane)
+        if (values.of(t + lane)[i] > most) most = values.of(t + lane)[i];
+      for (unsigned lane = 0; lane < 4; ++lane) values.of(t + lane)[i] = most;
+    }
+}
+template <int n>
+void quads_sum(Own<float, n>& values) {
+  for (unsigned t = 0; t < MC_KERNEL_THREADS; t += 4)
+    for (int i = 0; i < n; ++i) {
+      const float sum =
+          (values.of(t)[i] + values.of(t + 1)[i]) + (values.of(t + 2)[i] + values.of(t + 3)[i]);
+      for (unsigned lane = 0; lane < 4; ++lane) values.of(t + lane)[i] = sum;
+    }
 }
 inline void copies_end() {}
 template <int kUnderWay>

@@ -150,6 +150,27 @@ TEST_CASE("a pass whose products are the library's is near the own kernels', how
   CHECK(*alive.at == before);
 }
 
+TEST_CASE("few rows get the best algorithm for few whose bits are those of many") {
+  const Knob choices("cublaslt_stand_in_few"), last("cublaslt_stand_in_last");
+  const auto tokens = tokens_of(80, 1, eights().vocab);
+  *choices.at = 0;
+  const auto plain = must(opened(&library, Gemm::kAuto));
+  const auto want = logits(*plain, tokens, 80);
+  CHECK(logits(*plain, tokens, 7) == want);
+  CHECK(*last.at == -1);  // none is for few: all rows by the one for many
+  for (const int n : {1, 3, 20}) {
+    CAPTURE(n);
+    *choices.at = n;
+    const auto t = must(opened(&library, Gemm::kAuto));
+    CHECK(t->gemm().by_library());
+    CHECK(logits(*t, tokens, 40) == want);
+    // The last that it has; of more than are looked at, none.
+    CHECK(*last.at == (n < 8 ? n - 1 : -1));
+    CHECK(logits(*t, tokens, 80) == want);
+    CHECK(*last.at == -1);
+  }
+}
+
 TEST_CASE("without a library own kernels multiply, unless --gemm demands the library") {
   const auto own = must(opened(&no_library, Gemm::kAuto));
   CHECK(own->gemm().by().starts_with("own kernels (no cuBLASLt: libcublasLt-of-nobody"));
