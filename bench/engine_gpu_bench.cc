@@ -100,8 +100,8 @@ class Gpu {
   // Room for the KV of so many tokens, on the host and on the device.
   Result<> make_room(size_t sequences, size_t tokens) {
     const size_t each = (tokens + kBlock - 1) / kBlock + 1;
-    MC_TRY(host_, t_->device().allocate_host(sequences * each * t_->block_bytes()));
-    MC_TRY_(t_->pin({host_.data(), host_.size()}));
+    host_.resize(sequences * each * t_->block_bytes());
+    MC_TRY_(t_->pin(host_));
     next_ = 0;
     MC_TRY(const uint64_t kept, t_->keep_blocks(host_.size()));
     if (kept == 0) return fail(Code::kNoSpace, "no KV block stays on the device");
@@ -157,8 +157,8 @@ class Gpu {
   explicit Gpu(const Clock& clock) : clock_(clock) {}
   const Clock& clock_;
   model::ThreadPool threads_{0};
+  std::vector<std::byte> host_;
   std::unique_ptr<gpu::Transformer> t_;
-  device::Memory host_{};
   uint64_t next_ = 0;
 };
 

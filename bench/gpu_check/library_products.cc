@@ -102,13 +102,50 @@ Result<> time_library(const Bench& b) {
                         b.turns(), library, own);
 }
 
+// Few rows by an algorithm for few against the one for many; eight copies of the weights, so that
+// they come from memory.
+Result<> time_few(const Bench& b) {
+  MC_TRY_(b.device->products());
+  MC_TRY(Bed bed, Bed::make(b));
+  constexpr uint32_t kOutputs = 4096, kK = 4096, kCopies = 8;
+  const uint64_t each = uint64_t{2} * kOutputs * kK;
+  MC_TRY(const Buffer w, b.device->allocate(kCopies * each));
+  MC_TRY(const Buffer first, bed.put(numbers(size_t{kOutputs} * kK, 1), DType::kBf16));
+  for (uint32_t i = 0; i < kCopies; ++i)
+    MC_TRY_(finish(*bed.stream,
+                   [&] { return bed.stream->copy(w.data() + i * each, first.data(), each); }));
+  MC_TRY(const Buffer x, bed.put(numbers(size_t{64} * kK, 2), DType::kBf16));
+  MC_TRY(const Buffer y, b.device->allocate(uint64_t{64} * kOutputs * sizeof(float)));
+  for (const uint32_t rows : {1u, 16u, 64u}) {
+    const auto side = [&](uint32_t tuned) {
+      return [&, tuned]() -> Result<bench::Measured> {
+        return bench::gigabytes(b.clock, kCopies * each, 1, [&] {
+          return finish(*bed.stream, [&]() -> Result<> {
+            for (uint32_t i = 0; i < kCopies; ++i)
+              MC_TRY_(
+                  bed.stream->multiply({device::Product::Type::kBf16, w.data() + i * each, x.data(),
+                                        y.data(), kOutputs, kK, rows, false, tuned, 0}));
+            return {};
+          });
+        });
+      };
+    };
+    MC_TRY_(bench::compare({.bench = "gpu-kernel",
+                            .name = strf("%u rows by 4096 squared, bf16, cuBLASLt", rows),
+                            .against = "its algorithm for many"},
+                           b.turns(), side(rows > 16 ? 64 : 16), side(0)));
+  }
+  return {};
+}
+
 }  // namespace
 
 std::vector<Case> library_checks() {
   return {{"cublaslt", "products of cuBLASLt against the reference", check_library}};
 }
 std::vector<Case> library_figures() {
-  return {{"time-cublaslt", "products of cuBLASLt against the own kernel", time_library}};
+  return {{"time-cublaslt", "products of cuBLASLt against the own kernel", time_library},
+          {"time-few", "few rows by cuBLASLt's algorithms for few", time_few}};
 }
 
 }  // namespace mc::gpu_check

@@ -406,6 +406,10 @@ Result<Memory> StandInDevice::allocate(uint64_t bytes) {
 Result<Memory> StandInDevice::allocate_host(uint64_t bytes) {
   MC_TRY_(core_->open_for_work());
   if (bytes == 0) return fail(Code::kInvalid, "allocate 0 bytes of pinned memory");
+  {
+    Lock lock(core_->mutex);
+    ++core_->counts.pinned;
+  }
   std::byte* const data = map_memory(pages(bytes), PROT_READ | PROT_WRITE, -1);
   if (data == nullptr) return fail_errno("%s of pinned memory", rounded_bytes_text(bytes).c_str());
   return Memory{{data, bytes}, std::shared_ptr<const void>(data, [bytes](const void* p) {

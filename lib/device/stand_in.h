@@ -45,6 +45,7 @@ class StandIn : public Device {
     uint64_t launches = 0;      // of kernels and graphs
     uint64_t running_most = 0;  // at a time
     uint64_t nic_writes = 0;    // calls of see_nic_writes()
+    uint64_t pinned = 0;        // calls of allocate_host()
   };
   virtual Counts counts() const = 0;
 };

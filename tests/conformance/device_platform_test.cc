@@ -118,6 +118,10 @@ TEST_SUITE("xfer/device") {
                                          10s));
         CHECK(digest(inside.first(bytes)) == want);
       }
+      const uint64_t pinned = device->counts().pinned;
+      for (int i = 0; i < 8; ++i)
+        good(pair.engine().transfer_sync(pair.request(Op::kWrite, memory->bytes()), 10s));
+      CHECK(device->counts().pinned <= pinned + 8);  // staging memory is kept: 64 slices went
       Request rows = pair.request(Op::kWrite, memory->bytes().first(1000), 100);
       rows.rows = 700;
       rows.local_stride = 3000;

@@ -267,7 +267,7 @@ MC_DEVICE void attend_prompt(Pages<T> pages, PromptShared& s, uint32_t last, flo
 }  // namespace
 
 #define MC_MAKE(name, T)                                                                      \
-  MC_GLOBAL_BESIDE(3)                                                                             \
+  MC_GLOBAL_BESIDE(2)                                                                         \
   mc_prompt_##name(const float* qkv, float* out, const mc_row* rows, char* kv,                \
                    const uint64_t* table, uint32_t table_width, uint64_t layer_offset,        \
                    uint32_t heads, uint32_t kv_heads, uint32_t dim, uint32_t block_tokens,    \

@@ -59,7 +59,7 @@ struct mc_draw {
 // out = x, rounded. _f16 and _bf16. Grid: n / MC_ROUND_PART rounded up.
 // mc_round_T(const float* x, T* out, uint64_t n)
 #define MC_ROUND "mc_round"
-#define MC_ROUND_PART 4096
+#define MC_ROUND_PART 1024
 
 // Adds bias (as long as a row; null: none) to the rows, turns their queries and keys in place, and
 // writes keys and values into their blocks as T. A row of qkv is heads queries, kv_heads keys,
@@ -103,11 +103,11 @@ struct mc_draw {
 // mc_combine(const float* parts, float* out, const mc_row* rows, uint32_t dim, uint32_t splits)
 #define MC_COMBINE "mc_combine"
 
-// out[row][i] = silu(gate) x up; a row of gate_up is n gates, then n ups. Grid: rows, n / 1024
-// rounded up.
+// out[row][i] = silu(gate) x up; a row of gate_up is n gates, then n ups. Grid: rows, n /
+// MC_GATE_PART rounded up.
 // mc_gate_T(const float* gate_up, T* out, uint32_t n)
 #define MC_GATE "mc_gate"
-#define MC_GATE_PART 1024
+#define MC_GATE_PART 512
 
 // The next token of each row (model/forward/sampler.h): the likeliest, the lowest among equals, or
 // one drawn by the row's mc_draw; of masked rows, none of `ends`. Grid: rows. mc_sample(const

@@ -12,6 +12,8 @@ namespace mc::xfer {
 namespace {
 
 constexpr size_t kIdleStreams = 8;  // of a device
+constexpr size_t kIdleStaging = 8;  // the same
+constexpr size_t kStagingSlot = 1 * kMiB;
 constexpr uint64_t kStandInBytes = 4 * kGiB;
 
 }  // namespace
@@ -50,7 +52,7 @@ DevicePlatform::DevicePlatform(std::vector<device::DevicePtr> devices) {
   for (auto& d : devices) {
     const device::Info& info = d->info();
     if (!info.note.empty()) log_warn("xfer", "%s: %s", info.location().c_str(), info.note.c_str());
-    stations_.push_back({std::move(d), {}});
+    stations_.push_back({std::move(d)});
   }
   for (const Station& a : stations_)
     for (const Station& b : stations_)
@@ -72,6 +74,26 @@ Result<DevicePlatform::Lease> DevicePlatform::lease(size_t station) {
   }
   MC_TRY(auto stream, stations_[station].device->open_stream());
   return Lease(*this, station, std::move(stream));
+}
+
+// Pinning memory takes longer than moving it, so a device keeps some.
+Result<device::Memory> DevicePlatform::take_staging(size_t station) {
+  {
+    Lock lock(mutex_);
+    auto& idle = stations_[station].staging;
+    if (!idle.empty()) {
+      device::Memory memory = std::move(idle.back());
+      idle.pop_back();
+      return memory;
+    }
+  }
+  return stations_[station].device->allocate_host(StagingStream::kSlots * kStagingSlot);
+}
+
+void DevicePlatform::give_staging(size_t station, device::Memory memory) {
+  Lock lock(mutex_);
+  auto& idle = stations_[station].staging;
+  if (idle.size() < kIdleStaging) idle.push_back(std::move(memory));
 }
 
 Result<size_t> DevicePlatform::station_of(const std::byte* address, uint64_t bytes) const {
@@ -201,25 +223,30 @@ Result<> DevicePlatform::see_nic_writes(std::byte* device) {
 // this one is waited for.
 class DeviceStream final : public StagingStream {
  public:
-  static constexpr size_t kSlotBytes = 1 * kMiB;
-  DeviceStream(std::shared_ptr<DevicePlatform> kind, DevicePlatform::Lease lease, std::byte* base,
-               device::Memory memory)
-      : kind_(std::move(kind)), memory_(std::move(memory)), lease_(std::move(lease)), base_(base) {}
+  DeviceStream(std::shared_ptr<DevicePlatform> kind, size_t station, DevicePlatform::Lease lease,
+               std::byte* base, device::Memory memory)
+      : kind_(std::move(kind)),
+        station_(station),
+        memory_(std::move(memory)),
+        lease_(std::move(lease)),
+        base_(base) {}
   ~DeviceStream() override {
     launch();
-    (void)lease_.finish();
+    // After an error copies may still run, into memory that nobody else may have then.
+    if (lease_.finish().has_value()) kind_->give_staging(station_, std::move(memory_));
   }
   static std::unique_ptr<StagingStream> open(const std::shared_ptr<DevicePlatform>& kind,
                                              std::byte* base) {
     const auto station = kind->station_of(base, 1);
     if (!station) return nullptr;  // a plain one tells the error
-    auto memory = kind->stations_[*station].device->allocate_host(kSlots * kSlotBytes);
+    auto memory = kind->take_staging(*station);
     auto lease = kind->lease(*station);
     if (!memory || !lease) return nullptr;
-    return std::make_unique<DeviceStream>(kind, std::move(*lease), base, std::move(*memory));
+    return std::make_unique<DeviceStream>(kind, *station, std::move(*lease), base,
+                                          std::move(*memory));
   }
   std::span<std::byte> slot(size_t i) override {
-    return memory_.bytes.subspan(i * kSlotBytes, kSlotBytes);
+    return memory_.bytes.subspan(i * kStagingSlot, kStagingSlot);
   }
   void start(size_t i, size_t from, bool write, uint64_t at, size_t bytes) override {
     if (!pending_.empty() && i != pending_slot_) launch();
@@ -255,7 +282,8 @@ class DeviceStream final : public StagingStream {
     if (failed_[i]) failed_[i] = outcome;
   }
   const std::shared_ptr<DevicePlatform> kind_;
-  const device::Memory memory_;
+  const size_t station_;
+  device::Memory memory_;
   DevicePlatform::Lease lease_;
   std::byte* const base_;
   std::vector<device::Block> pending_;

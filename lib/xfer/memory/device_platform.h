@@ -37,19 +37,22 @@ class DevicePlatform final : public MemoryKind,
 
  private:
   friend class DeviceStream;
-  struct Station {  // a device and its idle streams
+  struct Station {  // a device, and its streams and staging memory that nobody uses
     device::DevicePtr device;
-    std::vector<std::unique_ptr<device::Stream>> idle;
+    std::vector<std::unique_ptr<device::Stream>> idle{};
+    std::vector<device::Memory> staging{};
   };
   class Lease;  // a stream in use
   Result<Lease> lease(size_t station);
+  Result<device::Memory> take_staging(size_t station);
+  void give_staging(size_t station, device::Memory memory);
   Result<size_t> station_of(const std::byte* address, uint64_t bytes) const;
   Result<size_t> station_at(const std::string& location) const;
   bool pinned(const std::byte* host, uint64_t bytes);
   void pinned_range(std::span<std::byte> host, bool add);
 
   Mutex mutex_;
-  std::vector<Station> stations_;  // their streams: of the mutex
+  std::vector<Station> stations_;  // their idle parts: of the mutex
   std::map<const std::byte*, uint64_t> pinned_ MC_GUARDED_BY(mutex_);  // bytes, by start
 };
 
