@@ -13,6 +13,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,7 +24,9 @@ BIN, FOLDER, SECONDS, SEED = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(s
 ONLY = set(sys.argv[5:])
 PROGRAMS = ('mc-conductor', 'mc-decode', 'mc-master', 'mc-prefill', 'mc-replay', 'mc-store', 'mc-topo', 'mc-xfer')
 LIMIT = 10.0
-DAEMONS = {'mc-conductor', 'mc-decode', 'mc-master', 'mc-prefill', 'mc-store serve', 'mc-xfer serve'}
+DAEMONS = {'mc-conductor', 'mc-decode', 'mc-master', 'mc-prefill', 'mc-store serve', 'mc-xfer serve',
+           'mc-xfer publish'}
+RUN_ON = {'mc-xfer probe'}  # until they are stopped, and say nothing before: not tried
 
 # --- values
 
@@ -90,6 +93,8 @@ class Verb:
                  'duration': '100ms', 'admin-socket': 'none', 'progress': '0s', 'size': '16MiB', 'pool': '16MiB', 'wait-ready': '0s', 'for': '100ms', 'count': '4'}
         own = '' if self.name not in DAEMONS else ('listen', 'http', 'announce', 'admin-socket')
         words = [os.path.join(BIN, self.program)] + ([self.verb] if self.verb else [])
+        if self.name == 'mc-xfer pull':
+            quiet |= {'from': f'127.0.0.1:{CLOSED}', 'to': os.path.join(FOLDER, 'pulled')}
         for name, usual in quiet.items():
             if name in self.flags and name != flag and (name not in ('announce', 'admin-socket') or own):
                 words.append(f'--{name}={usual}')
@@ -145,6 +150,7 @@ def run(words, serves):
     announced = os.path.join(FOLDER, 'announced')
     if os.path.exists(announced):
         os.unlink(announced)
+    shutil.rmtree(WORDS_FOR['DIR'], ignore_errors=True)
     began = time.monotonic()
     with open(os.path.join(FOLDER, 'said'), 'w+b') as said, open(os.path.join(FOLDER, 'out'), 'w+b') as out:
         child = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=out, stderr=said, preexec_fn=limits,
@@ -216,7 +222,8 @@ WORDS_FOR = {'TRACE': TRACE, 'FILE': TRACE, 'LIVE': TRACE, 'COUNT': '1', 'ROLE':
 def main():
     draw = random.Random(SEED)
     paths = make_paths()
-    verbs = [v for p in PROGRAMS if os.access(os.path.join(BIN, p), os.X_OK) for v in verbs_of(p)]
+    verbs = [v for p in PROGRAMS if os.access(os.path.join(BIN, p), os.X_OK) for v in verbs_of(p)
+             if v.name not in RUN_ON]
     rounds = []  # of each flag: its values, in a drawn order
     for verb in verbs:
         for flag, kind in verb.flags.items():

@@ -67,6 +67,9 @@ std::vector<std::string> SwarmMember::others(const Set& s, const std::string& bu
 
 Result<SetInfo> SwarmMember::publish(const std::string& name, const std::vector<std::string>& paths,
                                      uint64_t shard_bytes) {
+  if (shard_bytes < kShardBytesMin || shard_bytes > kShardBytesMax)  // before any is counted
+    return fail(Code::kInvalid, "shards of %llu bytes; want 64 KiB to 1 GiB",
+                static_cast<unsigned long long>(shard_bytes));
   auto set = std::make_shared<Set>();
   set->manifest.name = name;
   set->manifest.shard_bytes = shard_bytes;

@@ -74,7 +74,8 @@ struct PrefillJob {
   std::string cache_salt;  // for them too
   // Of each other stage the blocks whose part it put into the pool.
   std::map<uint32_t, std::vector<uint32_t>> pooled;
-  Time queued{}, started{}, computing{}, computed{};
+  Time queued{}, started{}, loaded{}, computing{}, computed{};
+  Duration waited{0};                 // from loaded until its turn came: others computed
   telemetry::OpenSpan span;           // from queued on
   telemetry::OpenSpan fetch_span;     // below it: of reused KV, until it computes
   std::shared_ptr<StepTrace> steps;   // below it: what else it asks of the pool

@@ -117,6 +117,7 @@ bool PrefillRun::prepare(const PrefillJobPtr& job) {
     return false;
   }
   job->stage = PrefillStage::kLoaded;
+  job->loaded = job->started;
   queue_.set_loaded(job->kv.request);
   return true;
 }
@@ -155,6 +156,7 @@ bool PrefillRun::fetch(const PrefillJobPtr& job) {
       if (job->load) job->load->arrived(layers);
       if (job->stage != PrefillStage::kLoading || job->failure) return;
       job->stage = PrefillStage::kLoaded;  // it may begin
+      job->loaded = shared_.loop.clock().now();
       queue_.set_loaded(job->kv.request);
       queue_.set_ready(job->kv.request, true);
       advance();
@@ -226,6 +228,7 @@ void PrefillRun::loaded(const PrefillJobPtr& job, size_t fetched) {
   if (job->stage >= PrefillStage::kComputing) return advance();  // it began with the first layers
   job->load.reset();
   job->stage = PrefillStage::kLoaded;
+  job->loaded = shared_.loop.clock().now();
   queue_.set_loaded(job->kv.request);
   queue_.set_ready(job->kv.request, true);
   advance();
@@ -251,6 +254,7 @@ void PrefillRun::begin(const PrefillJobPtr& job) {
   if (now - shared_.core->free_at > kSlack) shared_.core->free_at = now;
   if (shared_.engine.modelled_time()) shared_.core->free_at += timing_.load(reused * tokens);
   job->computing = std::max(now, shared_.core->free_at);
+  job->waited = now - job->loaded;
   if (pipeline_ != nullptr) pipeline_->begin(job, reused, [this, job] { deliver(job); });
 }
 
@@ -430,8 +434,8 @@ void PrefillRun::delivered(const PrefillJobPtr& job) {
   job->stage = PrefillStage::kDelivered;
   shared_.blocks().await_commit(job->tx, now);
   PrefillDone& d = job->done;
-  d.queue_ms = to_ms(job->started - job->queued);
-  d.load_ms = to_ms(job->computing - job->started);
+  d.queue_ms = to_ms(job->started - job->queued + job->waited);
+  d.load_ms = to_ms(job->computing - job->started - job->waited);
   d.prefill_ms = to_ms(job->computed - job->computing);
   d.transfer_ms = to_ms(now - job->computed);
   shared_.counters.prompts.add();
