@@ -87,7 +87,8 @@ struct Launch {
 };
 
 // y[row][o] = sum over k of x[row][k] w[o][k] (+ y[row][o], if `add`), sums in f32. w and x are
-// dense, of one format, y is f32; all are memory of the device, aligned to 16 bytes.
+// dense, of one format, y is f32; all are memory of the device, aligned to 256 bytes, which
+// libraries choose their algorithms for.
 struct Product {
   enum class Type : uint8_t { kF32, kF16, kBf16 };
   Type type = Type::kF32;

@@ -116,11 +116,10 @@ Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream,
   std::vector<float> values(uint64_t{kTriedRows} * m.columns);
   for (float& v : values) v = static_cast<float>(random.next() >> 40) * 0x1p-23f - 1.0f;
   model::from_floats(factors_, values.data(), host->data(), values.size());
-  MC_TRY_(stream.copy(x->data(), host->data(), kTriedRows * x_row));
   const auto last_of = [&](uint32_t rows, bool by_library) -> Result<std::vector<float>> {
-    const std::byte* const from = x->data() + (kTriedRows - rows) * x_row;
-    MC_TRY_(by_library ? library(stream, m, from, y->data(), rows, false)
-                       : own(stream, m, from, y->data(), rows, false));
+    MC_TRY_(stream.copy(x->data(), host->data() + (kTriedRows - rows) * x_row, rows * x_row));
+    MC_TRY_(by_library ? library(stream, m, x->data(), y->data(), rows, false)
+                       : own(stream, m, x->data(), y->data(), rows, false));
     std::vector<float> row(m.rows);
     MC_TRY_(stream.copy(reinterpret_cast<std::byte*>(row.data()), y->data() + (rows - 1) * y_row,
                         y_row));

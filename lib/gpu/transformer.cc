@@ -9,6 +9,10 @@
 namespace mc::gpu {
 namespace {
 
+// Where the next part of a buffer begins: products want it (device::Product).
+constexpr uint64_t kAlign = 256;
+uint64_t aligned(uint64_t bytes) { return over(bytes, kAlign) * kAlign; }
+
 const uint64_t* table(const std::byte* at) { return reinterpret_cast<const uint64_t*>(at); }
 
 }  // namespace
@@ -179,7 +183,7 @@ Result<> Transformer::reserve(Pass& pass) {
   MC_TRY_(ensure(b.host, std::max(pass.input_bytes, tokens_bytes(pass)), true));
   MC_TRY_(ensure(b.input, pass.input_bytes));
   MC_TRY_(ensure(b.x, pass.rows * config_.hidden * sizeof(float)));
-  MC_TRY_(ensure(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float)));
+  MC_TRY_(ensure(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float) + 3 * kAlign));
   if (pass.splits > 1) MC_TRY_(ensure(b.parts, pass.rows * config_.heads * pass.splits * part));
   // First the parts that need alignment to 8.
   pass.table = b.input->data();
@@ -335,11 +339,11 @@ Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
   const uint64_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   std::byte* const x = pass.buffers.x->data();
   std::byte* const normed = pass.buffers.scratch->data();
-  std::byte* const qkv = normed + rows * config_.hidden * sizeof(float);
-  std::byte* const attended = qkv + rows * row_floats * sizeof(float);
-  std::byte* const rounded = attended + rows * config_.q_rows() * sizeof(float);
+  std::byte* const qkv = normed + aligned(rows * config_.hidden * sizeof(float));
+  std::byte* const attended = qkv + aligned(rows * row_floats * sizeof(float));
+  std::byte* const rounded = attended + aligned(rows * config_.q_rows() * sizeof(float));
   std::byte* const gate_up = qkv;
-  std::byte* const gated = gate_up + rows * 2 * inner * sizeof(float);
+  std::byte* const gated = gate_up + aligned(rows * 2 * inner * sizeof(float));
   MC_TRY_(normalize(x, w.attention_norm, normed, rows));
   MC_TRY_(multiply(w.qkv, normed, qkv, rows, false));
   MC_TRY_(launch(*computing_, names_.store, {rows}, floats(qkv),
@@ -379,7 +383,7 @@ Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
 // Logits, then the tokens, then the rows that are multiplied.
 Result<> Transformer::head(Pass& pass) {
   const Matrix& m = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
-  const uint64_t normed = over(logits_bytes(pass) + tokens_bytes(pass), 16) * 16;
+  const uint64_t normed = aligned(logits_bytes(pass) + tokens_bytes(pass));
   const uint64_t bytes = normed + pass.rows * config_.hidden * sizeof(float);
   DeviceBufferPool::Buffer& out = pass.buffers.out;
   if (out == nullptr || out->size() < bytes) {

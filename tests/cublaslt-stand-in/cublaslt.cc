@@ -130,6 +130,8 @@ int cublasLtMatmul(Handle* h, Operation* o, const void* alpha, const void* a, La
   if (h->mark != kMark || stream == nullptr || workspace != nullptr || bytes != 0 || lc != ld ||
       c != d || !fits(*o, *la, *lb, *ld))
     return kInvalid;
+  for (const void* const at : {a, b, static_cast<const void*>(d)})  // as algorithms are chosen for
+    if (reinterpret_cast<uintptr_t>(at) % 256 != 0) return kInvalid;
   if (algorithm->data[0] != kFirstWord || algorithm->data[1] != la->rows ||
       algorithm->data[2] != la->columns || algorithm->data[3] != uint64_t(la->type))
     return kUnsupported;
