@@ -46,13 +46,14 @@ bool is_about(const std::string& what, const std::string& value) {
   if (value.empty()) return false;
   for (const std::string& quoted : {escape(value), value})
     if (what.find("'" + quoted + "'") != std::string::npos) return true;
-  const auto ends_word = [&](char c) {
+  const bool is_short = value.size() <= 2;  // and might be part of much, as of FILE:1:
+  const auto ends_word = [&](char c, bool behind) {
     const bool letter = std::isalnum(static_cast<unsigned char>(c)) != 0;
-    return value.size() > 2 ? !letter : c == ' ' || c == ':';  // a short one might be part of much
+    return is_short ? c == ' ' || (behind && c == ':') : !letter;
   };
   const size_t at = what.find(value), end = at + value.size();
-  return at != std::string::npos && (at == 0 || ends_word(what[at - 1])) &&
-         (end == what.size() || ends_word(what[end]));
+  return at != std::string::npos && (at == 0 || ends_word(what[at - 1], false)) &&
+         (end == what.size() || ends_word(what[end], true));
 }
 
 // The length of what an error is about: a value, or one of several between commas; 0: of nothing.

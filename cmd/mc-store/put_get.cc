@@ -1,3 +1,5 @@
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -7,6 +9,7 @@
 
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
+#include "io/fd.h"
 #include "io/file.h"
 
 namespace mc::store {
@@ -14,16 +17,27 @@ namespace {
 
 constexpr size_t kValueMax = size_t{1} << 40;
 
-Result<std::string> read_stdin() {
+Result<std::string> read_all(int fd, const std::string& name) {
   std::string all;
   std::string buffer(1 * kMiB, '\0');
   for (;;) {
-    const ssize_t n = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    const ssize_t n = ::read(fd, buffer.data(), buffer.size());
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return fail_errno("read standard input");
+    if (n < 0) return fail_errno("read %s", name.c_str());
     if (n == 0) return all;
     all.append(buffer.data(), static_cast<size_t>(n));
   }
+}
+
+// A value may come through a pipe, whose writer has the time it takes.
+Result<std::string> read_value(const std::string& file) {
+  if (file == "-") return read_all(STDIN_FILENO, "standard input");
+  struct stat info {};
+  if (::stat(file.c_str(), &info) != 0 || !S_ISFIFO(info.st_mode))
+    return io::read_file(file, kValueMax);
+  const io::Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_errno("open %s", file.c_str());
+  return read_all(fd.get(), file);
 }
 
 Result<> write_stdout(std::span<const std::byte> value) {
@@ -55,7 +69,7 @@ struct GetOptions : ClientVerb {
 
 Result<int> run_put(const PutOptions& o, const Context& context) {
   MC_TRY_(check_object_key(o.key));
-  MC_TRY(const std::string value, o.file == "-" ? read_stdin() : io::read_file(o.file, kValueMax));
+  MC_TRY(const std::string value, read_value(o.file));
   MC_TRY(auto session, Session::open(o, true));
   MC_TRY(const PutOutcome outcome, session->client().put(o.key, std::as_bytes(std::span(value))));
   if (outcome == PutOutcome::kNotAdmitted)

@@ -172,9 +172,15 @@ Result<int> serve(ServeOptions options) {
     server->trace_calls([&](const std::string& trace_id) {
       return telemetry::answer_step(*tracer, trace_id, clock);
     });
-  MC_TRY(auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
-           answer_page(x, metrics, node.get(), disk.tier.get(), *opening);
-         }));
+  std::unique_ptr<http::Server> pages;
+  const auto open_pages = [&]() -> Result<> {
+    MC_TRY(pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
+             answer_page(x, metrics, node.get(), disk.tier.get(), *opening);
+           }));
+    return {};
+  };
+  // The scan of a disk holds the loop: who looks at /live hears of nothing before it.
+  if (options.tier.folder.empty()) MC_TRY_(open_pages());
   if (options.tier.folder.empty() && options.tier.size.n > 0)
     return fail(Code::kInvalid, "--ssd-size without --ssd: say which folder");
   Result<> outcome;
@@ -188,7 +194,7 @@ Result<int> serve(ServeOptions options) {
     });
     if (options.tier.folder.empty()) return {};
     MC_TRY(disk, open_disk(loop, *engine, *node, *server, options, metrics));
-    return {};
+    return open_pages();
   };
   opening = std::make_unique<NodeOpening>(
       loop, *engine, options.name, options.node, [&](Result<PreparedNode> prepared) {

@@ -172,13 +172,17 @@ struct PrefillShortlist::Best {
       return exact && key < other && congestion <= others;
     }
   };
-  std::vector<Placed> placed;
+  std::vector<Placed> exact, bounds;  // bounds: beat nobody, and are compared when all are there
 
   void add(const Placed& p) {
-    for (const Placed& q : placed)
-      if (q.beats(p.key, p.congestion)) return;
-    std::erase_if(placed, [&](const Placed& q) { return p.beats(q.key, q.congestion); });
-    placed.push_back(p);
+    if (!p.exact) return bounds.push_back(p);
+    if (beaten(p)) return;
+    std::erase_if(exact, [&](const Placed& q) { return p.beats(q.key, q.congestion); });
+    exact.push_back(p);
+  }
+  bool beaten(const Placed& p) const {
+    return std::any_of(exact.begin(), exact.end(),
+                       [&](const Placed& q) { return q.beats(p.key, p.congestion); });
   }
 };
 
@@ -187,7 +191,9 @@ void PrefillShortlist::list(uint32_t node, bool usable, std::vector<Listed>& out
 }
 
 void PrefillShortlist::list(const Best& best, std::vector<Listed>& out) {
-  for (const Best::Placed& p : best.placed) list(p.key.node, true, out);
+  for (const Best::Placed& p : best.exact) list(p.key.node, true, out);
+  for (const Best::Placed& p : best.bounds)
+    if (!best.beaten(p)) list(p.key.node, true, out);
 }
 
 void PrefillShortlist::add(uint32_t node, Time now, Best& to) const {

@@ -14,7 +14,7 @@ for script in "$MC_SOURCE"/tests/nightly/*.sh; do
   head -c 40 "$T/out" | grep -q '[a-z]' || die "$name --help says nothing"
   scripts=$((scripts + 1))
   case $name in
-    examples | troubles | unfriendly) continue ;; # they want nothing but the programs
+    examples | flags | troubles | unfriendly) continue ;; # they want nothing but the programs
     setup) ! command -v debootstrap >/dev/null || continue ;;
   esac
   expect 77 bash "$script"

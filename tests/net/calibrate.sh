@@ -41,12 +41,14 @@ gate() { # TIME-SCALE
     "$T/calibration.json" >/dev/null || rc=0
   return $rc
 }
+apart=0  # what was judged to differ is not excused by what could not be judged
 for scale in 20 40 80; do
   verdict=0
   gate $scale || verdict=$?
+  [ $verdict != 5 ] || apart=1
   [ $verdict != 0 ] || break
 done
-[ $verdict != 5 ] || die "live and simulated differ: $(cat "$T/calibration.json")"
+[ $verdict = 0 ] || [ $apart = 0 ] || die "live and simulated differ: $(cat "$T/calibration.json")"
 # What the server tells is inside what the client saw; the rest is the way between them.
 jq -se 'map(.ttft_ms - (.queue_ms + .prefill_ms + .transfer_ms + .first_step_ms)) as $rest |
   ($rest | min) > -1 and ($rest | add) < 0.5 * (map(.ttft_ms) | add)' "$T/live.json.jsonl" \

@@ -41,8 +41,8 @@ blob 3000000 1 "$T/value"
 # ---- the store's clients
 via() { MASTER=${VIA[clients]} store "$@"; }
 say clients "delay 20"
-expect 0 via put k "$T/value"
-expect 0 via get k --out "$T/back"
+expect 0 via put k "$T/value" --timeout 10s
+expect 0 via get k --out "$T/back" --timeout 10s
 cmp "$T/value" "$T/back"
 say clients hold
 for call in "stat" "put other $T/value" "get k --out $T/other" "rm k" "ls"; do
@@ -50,10 +50,10 @@ for call in "stat" "put other $T/value" "get k --out $T/other" "rm k" "ls"; do
   late 3 via $call --timeout "$(ms 500)"
   grep -q 'no answer within' "$T/err" || die "$call: unclear error: $(cat "$T/err")"
 done
-expect 0 store get k --out "$T/back"
+expect 0 store get k --out "$T/back" --timeout 10s
 cmp "$T/value" "$T/back"
 say clients pass
-expect 0 via exists k
+expect 0 via exists k --timeout 10s
 
 # A client that lives on: its connection is forgotten in the middle, and it goes on over another one.
 hits() { curl -fsS -m 10 "${STATE%/state}/metrics" | awk '/^mc_store_hits_total/ {n = $2} END {print n + 0}'; }

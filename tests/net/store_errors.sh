@@ -39,6 +39,12 @@ expect 2 store exists ''
 expect 0 store put "${long:1}" /dev/null
 expect 0 store exists "${long:1}"
 expect 1 store put k "$T/no-such-file"
+# A value that comes through a pipe, whose writer comes late.
+mkfifo "$T/pipe"
+store put piped "$T/pipe" >/dev/null & putting=$!
+printf later >"$T/pipe"
+wait $putting || die "a value from a pipe was not put"
+[ "$(store get piped)" = later ] || die "what came through a pipe is '$(store get piped)'"
 expect 1 store get nobody
 expect 1 store rm nobody
 expect 0 store put $'tab\tand \xc3\xa9' /dev/null

@@ -249,7 +249,7 @@ sched::UpstreamEnded Conductor::computed_half(Job& job) {
       return event;
     }
     if (ExternalEngine* const e = external_->find(w.pair.engine))
-      e->names_blocks = names_blocks(*handed);
+      e->names_blocks = e->names_blocks || names_blocks(*handed);
   }
   auto cached = static_cast<uint32_t>(w.local_tokens);
   if (const Json* usage = answer ? member(*answer, "usage") : nullptr; usage != nullptr)

@@ -17,9 +17,11 @@ class KeepClock {
   KeepClock(uint64_t wall_s, Time now) : wall_s_(static_cast<int64_t>(wall_s)), begun_(now) {}
 
   uint64_t now_s(Time now) const { return static_cast<uint64_t>(seconds(now)); }
-  // The master counts so now; 0: it does not say, and is taken to count alike.
+  // The master counts so now; 0, or beyond all years: it does not say, and is taken to count alike.
   void mounted(uint64_t master_s, Time now) {
-    shift_s_ = master_s == 0 ? 0 : seconds(now) - static_cast<int64_t>(master_s);
+    constexpr uint64_t kMost = uint64_t{1} << 40;
+    const bool said = master_s != 0 && master_s <= kMost;
+    shift_s_ = said ? seconds(now) - static_cast<int64_t>(master_s) : 0;
   }
   // From the master's seconds to this node's, and back. 0 is without an end, and stays 0.
   uint64_t here(uint64_t master_s) const { return moved(master_s, shift_s_); }

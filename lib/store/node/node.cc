@@ -231,7 +231,7 @@ void StoreNode::take(const HeartbeatReply& reply) {
     log_error("store", "%s", kept.error().what.c_str());
   objects_.set(static_cast<double>(directory_.objects()));
   bytes_.set(static_cast<double>(directory_.bytes()));
-  if (const int64_t by = keep_clock_.stepped_s(wall_s(), loop_.now()); by != 0)
+  if (const int64_t by = keep_clock_.stepped_s(wall_s(), loop_.clock().now()); by != 0)
     log_warn("store", "the wall clock was set %s by %s: times to live go on as before",
              by > 0 ? "forward" : "back", to_text(std::chrono::seconds(std::abs(by))).c_str());
   beat();

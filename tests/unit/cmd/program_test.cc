@@ -296,10 +296,11 @@ TEST_SUITE("cmd/daemon") {
     const std::string secret = "0123456789abcdef0123456789abcdef\n";
     auto open = rpc::load_cluster_key(t.put("/key", secret, 0644));
     CHECK(open.error().code == Code::kDenied);
-    CHECK(open.error().what.find(t.path + "/key may be read by others: chmod 600") == 0);
+    CHECK(open.error().what.find(t.path + "/key may be read by others: chmod 600") !=
+          std::string::npos);
     auto small = rpc::load_cluster_key(t.put("/key", "tiny\n", 0600));
     CHECK(small.error().code == Code::kInvalid);
-    CHECK(small.error().what.find(t.path + "/key") == 0);
+    CHECK(small.error().what.find(t.path + "/key") != std::string::npos);
     CHECK(rpc::load_cluster_key(t.path + "/absent").error().code == Code::kNotFound);
     CHECK(rpc::load_cluster_key("").has_value());
   }

@@ -47,6 +47,10 @@ Result<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::connections
 
 void TcpTransport::submit(SlicePtr slice) {
   if (auto to = connections(slice->peer)) {
+    // The timer hedges meanwhile what a caller carries itself, where there may be two rails.
+    if (slice->awaited && slice->peer->descriptor.tcp.size() > 1 &&
+        asleep_.load(std::memory_order_acquire))
+      wake_timer();
     (*to)->push({&slice, 1}, slice->awaited ? Time::max() : Time{});
     if (asleep_.load(std::memory_order_acquire)) wake_timer();
   } else {
