@@ -10,6 +10,7 @@
 namespace {
 
 constexpr int kKeySteps = kKeys / 16, kKeyFragments = kKeys / 8;
+constexpr int kPitch = static_cast<int>(kHeadPitch);
 static_assert(MC_PROMPT_QUERIES == MC_KERNEL_THREADS / 32 * 16);
 
 struct PromptShared {
@@ -87,7 +88,7 @@ struct Prompt {
       MC_EACH(t) {
         MC_UNROLL
         for (int n = 0; n < kKeyFragments / 2; ++n)
-          fragments_of_rows(b.of(t) + n * 4, s.keys + n * 16 * kHeadPitch + k * 16, kHeadPitch, t);
+          fragments_of_rows(b.of(t) + n * 4, s.keys + n * 16 * kPitch + k * 16, kHeadPitch, t);
       }
       multiply_fragments<T, 1, kKeyFragments>(scores, queries, b, 0, k * 4);
     }
@@ -152,7 +153,7 @@ struct Prompt {
     for (int k = 0; k < kKeySteps; ++k) MC_UNROLL
     for (int n = 0; n < kDimSteps; ++n) {
       MC_EACH(t) {
-        fragments_of_columns(b.of(t), s.values + k * 16 * kHeadPitch + n * 16, kHeadPitch, t);
+        fragments_of_columns(b.of(t), s.values + k * 16 * kPitch + n * 16, kHeadPitch, t);
       }
       multiply_fragments<T, 1, 2>(sums, shares, b, n * 8, k * 4);
     }
