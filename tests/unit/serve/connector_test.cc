@@ -76,6 +76,34 @@ TEST_CASE("without a store the pool connector is refused") {
   CHECK(connector_named("carrier pigeon").error().code == Code::kInvalid);
 }
 
+TEST_CASE("what a prompt waits for its turn is queueing, though the store was asked meanwhile") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 64 * kMiB);
+  PairOptions options = by(kWays[4], store.master->control());
+  options.time_scale = 100;  // computing takes long beside what a busy machine adds
+  Pair pair(loop, options);
+  std::vector<TxId> txs;
+  for (const char* id : {"a", "b"}) {
+    const auto prompt = prompt_of(200, txs.size() + 1);
+    const auto target = pair.reserve(id, prompt);
+    REQUIRE(target);
+    const auto tx = pair.allocate(id, prompt, *target);
+    REQUIRE(tx);
+    txs.push_back(tx->tx);
+  }
+  std::map<TxId, PrefillDone> done;
+  for (const TxId tx : txs)
+    pair.to_p->call<Prefill>(Prefill{tx}, 20s, [&, tx](const Result<PrefillDone>& r) {
+      REQUIRE(r);
+      done[tx] = *r;
+    });
+  REQUIRE(pair.until([&] { return done.size() == 2; }));
+  const PrefillDone &first = done[txs[0]], &second = done[txs[1]];
+  CHECK(second.load_ms < second.fetch_ms + first.prefill_ms / 2);
+  CHECK(second.queue_ms + second.fetch_ms > first.prefill_ms / 2);
+}
+
 TEST_CASE("blocks that the store refuses are pushed") {
   SteadyClock clock;
   io::Loop loop(clock);
