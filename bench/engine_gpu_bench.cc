@@ -82,25 +82,23 @@ struct Sequence {
 
 class Gpu {
  public:
-  static Result<std::unique_ptr<Gpu>> open(const GpuOptions& o, const Clock& clock,
-                                           bool graphs = true) {
+  static Result<std::unique_ptr<Gpu>> open(const GpuOptions& o, const Clock& clock) {
     MC_TRY(device::DevicePtr device, device::open_named(o.device, clock));
     const model::ModelConfig c = config_of(o);
     std::unique_ptr<Gpu> g(new Gpu(clock));
     const gpu::Gemm gemm = o.gemm == "own"    ? gpu::Gemm::kOwn
                            : o.gemm == "auto" ? gpu::Gemm::kAuto
                                               : gpu::Gemm::kLibrary;
-    MC_TRY(g->t_, gpu::Transformer::open(std::move(device), c, sources_of(c), DType::kBf16,
-                                         {DType::kBf16, kBlock}, g->threads_,
-                                         {DType::kBf16, gemm, graphs}));
+    MC_TRY(g->t_,
+           gpu::Transformer::open(std::move(device), c, sources_of(c), DType::kBf16,
+                                  {DType::kBf16, kBlock}, g->threads_, {DType::kBf16, gemm}));
     return g;
   }
   gpu::Transformer& t() { return *t_; }
 
   // Room for the KV of so many tokens, on the host and on the device.
-  Result<> make_room(size_t sequences, size_t tokens) {
-    const size_t each = (tokens + kBlock - 1) / kBlock + 1;
-    host_.resize(sequences * each * t_->block_bytes());
+  Result<> make_room(size_t tokens) {
+    host_.resize((tokens / kBlock + 1) * t_->block_bytes());
     MC_TRY_(t_->pin(host_));
     next_ = 0;
     MC_TRY(const uint64_t kept, t_->keep_blocks(host_.size()));
@@ -201,8 +199,11 @@ Result<int> run(const GpuOptions& o) {
   const size_t most = stand_in ? 2 : 32, steps = stand_in ? 2 : o.quick ? 16 : 32;
   const size_t context = stand_in ? 40 : o.context, prompt = stand_in ? 40 : o.prompt;
   const size_t long_prompt = 4 * prompt;
+  if (context == 0 || context > c.context_max || prompt == 0 || long_prompt > c.context_max)
+    return fail(Code::kInvalid, "want 1 to %zu tokens of context, and 1 to %zu of a prompt",
+                c.context_max, c.context_max / 4);
   const size_t turns = stand_in ? 1 : o.quick ? 3 : 5;
-  MC_TRY_(g->make_room(1, most * (context + kBlock) + prompt + long_prompt + 2 * kBlock));
+  MC_TRY_(g->make_room(most * (context + kBlock) + prompt + long_prompt + 2 * kBlock));
   std::vector<Sequence> all;
   for (size_t i = 0; i < most; ++i) {
     all.push_back(g->sequence(context, i + 1));
