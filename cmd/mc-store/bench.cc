@@ -144,7 +144,9 @@ void show(const char* what, const Tally& t, const Context& context) {
 
 Result<int> run_bench(BenchOptions o, const Context& context) {
   if (o.count == 0 || o.batch == 0 || o.threads == 0 || o.threads > 256)
-    return fail(Code::kInvalid, "want at least one value, a batch and 1 to 256 threads");
+    return fail(
+        Code::kInvalid,
+        "--count, --batch, --threads: want at least one value, a batch and 1 to 256 threads");
   if (o.prefix.empty()) o.prefix = "bench-" + std::to_string(::getpid()) + "-";
   std::vector<std::unique_ptr<Session>> sessions;
   for (uint32_t i = 0; i < o.threads; ++i) {

@@ -215,7 +215,7 @@ Result<Pattern> pattern_of(const KvOptions& o) {
     p.parts.push_back(bytes);
   }
   if (p.layers == 0 || p.blocks == 0 || p.parts.empty())
-    return fail(Code::kInvalid, "want at least one layer, one block and one part");
+    return fail(Code::kInvalid, "--layers, --blocks, --part: want at least one of each");
   return p;
 }
 

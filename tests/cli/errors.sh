@@ -108,6 +108,8 @@ if [ -x "$MC_BIN/mc-xfer" ]; then  # also where there is no rdma to use them
   says 'traffic-class 300: want 0 to 255'
   refused 1 "$MC_BIN/mc-xfer" serve "${free[@]}" --nics nosuch0
   says "no interface 'nosuch0'"
+  refused 2 "$MC_BIN/mc-xfer" kv --device 'https://[::1]:1'
+  says "'https://[::1]:1' is no device"
   refused 2 "$MC_BIN/mc-xfer" publish x "$0" --listen 127.0.0.1:0 --shard 0  # it counted shards for ever
   says '--shard: shards of 0 bytes; want 64 KiB to 1 GiB'
 fi

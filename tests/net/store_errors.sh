@@ -23,6 +23,8 @@ expect 2 "$MC_BIN/mc-master" --lease-ttl 5
 expect 2 "$MC_BIN/mc-master" --listen 0.0.0.0:0 --http 127.0.0.1:0
 expect 2 "$MC_BIN/mc-master" --listen 127.0.0.1:0 --http 127.0.0.1:0 --high-watermark 1.5
 expect 2 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --master "$MASTER" --size 100
+expect 2 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --master "$MASTER" --call-timeout 0h
+grep -q 'call-timeout 0' "$T/err" || die "the flag is not named: $(cat "$T/err")"
 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --master "$MASTER" --name a \
   --size 4MiB --heartbeat 100ms --announce "$T/double.json" >"$T/double.log" 2>&1 </dev/null &
 # shellcheck disable=SC2034,SC2154 # read by the sourced files

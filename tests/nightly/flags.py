@@ -182,10 +182,17 @@ def plain(line):
     return re.sub(r'\d+', '#', line)
 
 
+def serves_later(verb, line):
+    """A daemon waits for a master that may come."""
+    return verb.name in DAEMONS and 'trying again' in line
+
+
 def judge(verb, flag, value, usual):
     """What is wrong; '': nothing."""
     status, said, ready, took = run(verb.command(flag, value), verb.name in DAEMONS)
     line = last_line(said)
+    if status is None and not ready and serves_later(verb, line):
+        return ''
     if status is None:
         return 'hangs after SIGTERM' if ready else f'hangs for {took:.0f} s: {line[:300]}'
     if status < 0:

@@ -43,6 +43,9 @@ Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
   if (options.heartbeat < std::chrono::milliseconds(1))
     return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
                 to_text(options.heartbeat).c_str());
+  if (options.call_timeout < std::chrono::milliseconds(1))
+    return fail(Code::kInvalid, "call-timeout %s: want 1ms or more",
+                to_text(options.call_timeout).c_str());
   if (options.size.n < kPage && options.segments.empty() && options.memory.empty())
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());

@@ -69,17 +69,15 @@ Result<> parse_arrival(std::string_view text, PlayOptions& options) {
 
 Result<> parse_window(std::string_view text, PlayOptions& options) {
   const size_t colon = text.find(':');
-  if (colon == std::string_view::npos)
+  const auto from = colon == 0 ? Result<double>(0) : parse_number(text.substr(0, colon));
+  const auto to =
+      colon + 1 < text.size() ? parse_number(text.substr(colon + 1)) : Result<double>(0);
+  if (colon == std::string_view::npos || !from || !to)
     return fail(Code::kInvalid, "window '%s': want A:B in seconds of trace time",
                 escape(text).c_str());
-  options.window_from_s = 0;
+  options.window_from_s = *from;
   options.window_to_s.reset();
-  if (colon > 0) {
-    MC_TRY(options.window_from_s, parse_number(text.substr(0, colon)));
-  }
-  if (colon + 1 < text.size()) {
-    MC_TRY(options.window_to_s, parse_number(text.substr(colon + 1)));
-  }
+  if (colon + 1 < text.size()) options.window_to_s = *to;
   if (options.window_from_s < 0 ||
       (options.window_to_s && *options.window_to_s <= options.window_from_s))
     return fail(Code::kInvalid, "window '%s' is empty", escape(text).c_str());

@@ -302,10 +302,13 @@ Result<std::shared_ptr<DevicePlatform>> open_device_platform(const std::string& 
   const std::string pci = at == std::string::npos ? "" : word.substr(at + 1);
   const std::string which = word.substr(0, at);
   const size_t colon = which.find(':');
-  const std::string name = which.substr(0, colon);
+  std::string name = which.substr(0, colon);
   uint64_t only = 0;
   if (colon != std::string::npos) {
-    MC_TRY(only, parse_uint(std::string_view(which).substr(colon + 1)));
+    if (const auto number = parse_uint(std::string_view(which).substr(colon + 1)))
+      only = *number;
+    else
+      name.clear();  // no device, as told below
   }
   if (at != std::string::npos && (name != "stand-in" || !topo::kernel_pci_address(pci)))
     return fail(Code::kInvalid, "'%s': a place such as @0000:4f:00.0 is for stand-ins",

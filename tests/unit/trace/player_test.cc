@@ -45,6 +45,8 @@ TEST_CASE("a window is shifted to zero and keeps the requests' ids") {
   REQUIRE(parse_window("8:", o));
   CHECK(schedule(t, o)->size() == 2);
   REQUIRE(parse_window(":1", o));
+  for (const char* wrong : {"http://", "5", "[]:1", "1:x"})
+    CHECK(parse_window(wrong, o).error().what.find("window '" + std::string(wrong)) == 0);
   CHECK(schedule(t, o)->size() == 1);
 }
 
