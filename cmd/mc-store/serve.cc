@@ -11,7 +11,7 @@
 #include "store/client/async_client.h"
 #include "store/metadata/table.h"
 #include "store/node/node.h"
-#include "store/node/node_opening.h"
+#include "store/node/opening.h"
 #include "store/offload/file_storage.h"
 #include "telemetry/step_spans.h"
 
@@ -79,6 +79,31 @@ std::pair<ObjectKey, PutAs> as_put(const ssd::Stored& object, uint64_t now_s) {
   return {nul == std::string::npos ? object.key : object.key.substr(nul + 1), std::move(as)};
 }
 
+// What is got beside the loop: memory and what its files hold, then what lies on the disk.
+struct Prepared {
+  PreparedNode node;
+  PreparedTier tier;
+};
+
+Result<Prepared> prepare(xfer::Engine& engine, const ServeOptions& options, const Clock& clock) {
+  Prepared out;
+  MC_TRY(out.node, prepare_node(engine, options.name, options.node, clock));
+  if (options.tier.folder.empty()) return out;
+  log_info("ssd", "scanning %s", options.tier.folder.c_str());
+  MC_TRY(out.tier, prepare_tier(engine, options.node, options.tier, clock));
+  return out;
+}
+
+std::string starting_text(const ServeOptions& options) {
+  std::string memory;
+  for (const std::string& segment : options.node.segments)
+    memory += (memory.empty() ? "" : ", ") + segment;
+  if (memory.empty()) memory = rounded_bytes_text(options.node.size.n);
+  std::string out = "starting: finds " + options.node.master;
+  if (options.tier.folder.empty()) return out + " and allocates " + memory;
+  return out + ", allocates " + memory + " and scans " + options.tier.folder;
+}
+
 // The tier of a node, and the client through which it brings objects back into memory.
 struct Disk {
   std::unique_ptr<FileStorage> tier;
@@ -86,9 +111,10 @@ struct Disk {
 };
 
 Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, StoreNode& node, rpc::Server& server,
-                       const ServeOptions& options, Metrics& metrics) {
+                       const ServeOptions& options, Metrics& metrics, PreparedTier prepared) {
   Disk disk;
-  MC_TRY(disk.tier, FileStorage::open(loop, engine, node, options.node, options.tier, metrics));
+  MC_TRY(disk.tier, FileStorage::open(loop, engine, node, options.node, options.tier, metrics,
+                                      std::move(prepared)));
   node.announce_tier();
   disk.tier->serve(server);
   ClientOptions client;
@@ -113,10 +139,9 @@ Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, StoreNode& node, rp
 }
 
 void answer_page(const http::Exchange& x, const Metrics& metrics, const StoreNode* node,
-                 const FileStorage* tier, const NodeOpening& opening) {
+                 const FileStorage* tier, const std::string& starting) {
   const std::string state = state_text(node, tier);
-  if (http::serve_common(x, metrics, node != nullptr ? node->not_ready() : opening.what(), state))
-    return;
+  if (http::serve_common(x, metrics, node != nullptr ? node->not_ready() : starting, state)) return;
   if (x.request().path == "/state")
     x.reply(200, "application/json", state);
   else
@@ -151,7 +176,7 @@ Result<int> serve(ServeOptions options) {
   std::unique_ptr<telemetry::Tracer> tracer;  // outlives the answers that wait in the loop
   io::Loop loop(clock);
   std::unique_ptr<xfer::Engine> engine;
-  std::unique_ptr<NodeOpening> opening;
+  std::unique_ptr<Opening<Prepared>> opening;
   std::unique_ptr<StoreNode> node;
   Disk disk;
   io::Signals signals(loop, [&](int n) {
@@ -172,32 +197,28 @@ Result<int> serve(ServeOptions options) {
     server->trace_calls([&](const std::string& trace_id) {
       return telemetry::answer_step(*tracer, trace_id, clock);
     });
-  std::unique_ptr<http::Server> pages;
-  const auto open_pages = [&]() -> Result<> {
-    MC_TRY(pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
-             answer_page(x, metrics, node.get(), disk.tier.get(), *opening);
-           }));
-    return {};
-  };
-  // The scan of a disk holds the loop: who looks at /live hears of nothing before it.
-  if (options.tier.folder.empty()) MC_TRY_(open_pages());
   if (options.tier.folder.empty() && options.tier.size.n > 0)
     return fail(Code::kInvalid, "--ssd-size without --ssd: say which folder");
+  MC_TRY(auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
+           answer_page(x, metrics, node.get(), disk.tier.get(), opening->what());
+         }));
   Result<> outcome;
-  const auto open = [&](PreparedNode prepared) -> Result<> {
+  const auto open = [&](Prepared prepared) -> Result<> {
     MC_TRY(node, StoreNode::open(loop, *engine, options.name, server->address(), options.node,
-                                 metrics, std::move(prepared)));
+                                 metrics, std::move(prepared.node)));
     node->on_mounted([&, first = true]() mutable {
       if (!std::exchange(first, false)) return;
       outcome = options.daemon.ready(endpoints_of(options, *node, *server, *pages, *engine));
       if (!outcome) loop.stop();
     });
     if (options.tier.folder.empty()) return {};
-    MC_TRY(disk, open_disk(loop, *engine, *node, *server, options, metrics));
-    return open_pages();
+    MC_TRY(disk,
+           open_disk(loop, *engine, *node, *server, options, metrics, std::move(prepared.tier)));
+    return {};
   };
-  opening = std::make_unique<NodeOpening>(
-      loop, *engine, options.name, options.node, [&](Result<PreparedNode> prepared) {
+  opening = std::make_unique<Opening<Prepared>>(
+      loop, starting_text(options), [&] { return prepare(*engine, options, clock); },
+      [&](Result<Prepared> prepared) {
         outcome = prepared ? open(std::move(*prepared)) : Result<>(fail(prepared.error()));
         if (!outcome) loop.stop();
       });
@@ -205,7 +226,7 @@ Result<int> serve(ServeOptions options) {
   log_info("store", "%s", opening->what().c_str());
   MC_TRY_(loop.run());
   options.daemon.stopping();
-  // Allocating cannot be cut short, nobody knows the node yet, and its files stand a kill.
+  // Neither part can be cut short, nobody knows the node yet, and its files stand a kill.
   if (opening->running()) std::quick_exit(0);
   disk.client.reset();  // its puts are of staging memory
   disk.tier.reset();

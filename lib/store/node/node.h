@@ -39,7 +39,7 @@ struct PreparedNode {  // what takes seconds to get
   std::string masters;
   std::unique_ptr<Segments> segments;
 };
-// Any thread: see NodeOpening. Errors: kNoSpace (not enough memory); kInvalid; kUnavailable (no
+// Any thread: see Opening. Errors: kNoSpace (not enough memory); kInvalid; kUnavailable (no
 // masters).
 Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
                                   const NodeOptions& options, const Clock& clock);

@@ -14,6 +14,8 @@ namespace {
 constexpr Duration kTierOverdue = std::chrono::milliseconds(250);
 constexpr uint64_t kStagingMin = 1 * kMiB;
 
+uint64_t guards_of(const TierOptions& o) { return ssd::align_up(o.staging.n / kPage * 8); }
+
 Error outdated(uint64_t epoch) {
   return {Code::kStale, strf("refused jobs of a master of epoch %llu: a newer one was seen",
                              static_cast<unsigned long long>(epoch))};
@@ -58,34 +60,40 @@ Result<ssd::BackendOptions> TierOptions::backend_options() const {
   return o;
 }
 
+Result<PreparedTier> prepare_tier(xfer::Engine& engine, const NodeOptions& master,
+                                  const TierOptions& options, const Clock& clock) {
+  PreparedTier out;
+  MC_TRY(out.options, options.backend_options());
+  MC_TRY(out.masters, find_masters(master.master, clock, kFindMasters));
+  const uint64_t capacity = options.staging.n / kPage * kPage, guards = guards_of(options);
+  MC_TRY(out.memory, engine.allocate(guards + capacity));
+  MC_TRY(out.disk, ssd::open_disk(options.folder, {options.uring, true}));
+  ssd::use_memory(*out.disk, {out.memory.data() + guards, capacity});
+  const Time began = clock.now();
+  MC_TRY(out.backend, ssd::open_backend(out.disk, out.options, clock, out.scan));
+  for (const std::string& what : out.scan.damaged)
+    log_warn("ssd", "skipped: %s", escape(what).c_str());
+  log_info("ssd", "%s: %llu objects, %s of %s used, %llu damaged, %llu unfinished; read in %s ms",
+           options.folder.c_str(), static_cast<unsigned long long>(out.scan.objects),
+           rounded_bytes_text(out.backend->usage().used).c_str(),
+           rounded_bytes_text(options.size.n).c_str(),
+           static_cast<unsigned long long>(out.scan.damaged_count),
+           static_cast<unsigned long long>(out.scan.unfinished),
+           number_text(std::round(to_ms(clock.now() - began))).c_str());
+  return out;
+}
+
 Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Engine& engine,
                                                        const StoreNode& node,
                                                        const NodeOptions& master,
-                                                       const TierOptions& options,
-                                                       Metrics& metrics) {
-  MC_TRY(const ssd::BackendOptions backend_options, options.backend_options());
-  MC_TRY(const std::string masters, find_masters(master.master, loop.clock(), kFindMasters));
-  MC_TRY(auto client, rpc::Client::connect(loop, masters));
-  const uint64_t capacity = options.staging.n / kPage * kPage;
-  const uint64_t guards = ssd::align_up(capacity / kPage * 8);
-  MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
-  auto tier = std::unique_ptr<FileStorage>(
-      new FileStorage(loop, node, master, options, metrics, std::move(memory), std::move(client)));
-  MC_TRY(tier->disk_, ssd::open_disk(options.folder, {options.uring, true}));
-  ssd::use_memory(*tier->disk_, {tier->bytes_of(0), capacity});
-  tier->backend_options_ = backend_options;
-  const Time began = loop.clock().now();
-  MC_TRY(tier->backend_,
-         ssd::open_backend(tier->disk_, backend_options, loop.clock(), tier->scan_));
-  for (const std::string& what : tier->scan_.damaged)
-    log_warn("ssd", "skipped: %s", escape(what).c_str());
-  log_info("ssd", "%s: %llu objects, %s of %s used, %llu damaged, %llu unfinished; read in %s ms",
-           options.folder.c_str(), static_cast<unsigned long long>(tier->scan_.objects),
-           rounded_bytes_text(tier->usage().used).c_str(),
-           rounded_bytes_text(options.size.n).c_str(),
-           static_cast<unsigned long long>(tier->scan_.damaged_count),
-           static_cast<unsigned long long>(tier->scan_.unfinished),
-           number_text(std::round(to_ms(loop.clock().now() - began))).c_str());
+                                                       const TierOptions& options, Metrics& metrics,
+                                                       PreparedTier prepared) {
+  if (prepared.backend == nullptr) {
+    MC_TRY(prepared, prepare_tier(engine, master, options, loop.clock()));
+  }
+  MC_TRY(auto client, rpc::Client::connect(loop, prepared.masters));
+  auto tier = std::unique_ptr<FileStorage>(new FileStorage(loop, node, master, options, metrics,
+                                                           std::move(prepared), std::move(client)));
   tier->writer_ = std::make_unique<ssd::SerialExecutor>();
   for (size_t i = 0; i < kReaders; ++i)
     tier->readers_.push_back(std::make_unique<ssd::SerialExecutor>());
@@ -94,15 +102,19 @@ Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Eng
 }
 
 FileStorage::FileStorage(io::Loop& loop, const StoreNode& node, const NodeOptions& master,
-                         const TierOptions& options, Metrics& metrics, xfer::Memory memory,
+                         const TierOptions& options, Metrics& metrics, PreparedTier prepared,
                          std::unique_ptr<rpc::Client> client)
     : loop_(loop),
       node_(node),
       master_options_(master),
       options_(options),
-      memory_(std::move(memory)),
-      guards_(ssd::align_up(options.staging.n / kPage * 8)),
+      memory_(std::move(prepared.memory)),
+      guards_(guards_of(options)),
       master_(std::move(client)),
+      backend_options_(prepared.options),
+      scan_(std::move(prepared.scan)),
+      disk_(std::move(prepared.disk)),
+      backend_(std::move(prepared.backend)),
       staging_(options.staging.n, options.lease),
       stored_(metrics.counter("mc_ssd_stored_total", "objects written to the disk")),
       stored_bytes_(metrics.counter("mc_ssd_stored_bytes_total", "bytes of their values")),

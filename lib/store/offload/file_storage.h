@@ -45,13 +45,27 @@ struct TierOptions {
   Result<ssd::BackendOptions> backend_options() const;
 };
 
+struct PreparedTier {  // what takes minutes to get
+  std::string masters;
+  ssd::BackendOptions options;
+  xfer::Memory memory;  // guard words, then staging
+  std::shared_ptr<ssd::Disk> disk;
+  std::unique_ptr<ssd::Backend> backend;
+  ssd::ScanReport scan;
+};
+// Scans the disk. Any thread: see Opening. Errors: those of ssd::open_backend(); kInvalid; kNoSpace
+// (no staging memory); kUnavailable (no masters).
+Result<PreparedTier> prepare_tier(xfer::Engine& engine, const NodeOptions& master,
+                                  const TierOptions& options, const Clock& clock);
+
 class FileStorage {
  public:
-  // Requires: `node` outlives the object. Errors: those of ssd::open_backend(); kNoSpace (no
-  // staging memory).
+  // Requires: `node` outlives the object. `prepared`: if empty, it is prepared now. Errors: those
+  // of prepare_tier().
   static Result<std::unique_ptr<FileStorage>> open(io::Loop& loop, xfer::Engine& engine,
                                                    const StoreNode& node, const NodeOptions& master,
-                                                   const TierOptions& options, Metrics& metrics);
+                                                   const TierOptions& options, Metrics& metrics,
+                                                   PreparedTier prepared = {});
   ~FileStorage();
   FileStorage(const FileStorage&) = delete;
   FileStorage& operator=(const FileStorage&) = delete;
@@ -94,7 +108,7 @@ class FileStorage {
     rpc::Reply<Loaded> reply;
   };
   FileStorage(io::Loop& loop, const StoreNode& node, const NodeOptions& master,
-              const TierOptions& options, Metrics& metrics, xfer::Memory memory,
+              const TierOptions& options, Metrics& metrics, PreparedTier prepared,
               std::unique_ptr<rpc::Client> client);
 
   // ---- the master
@@ -140,10 +154,10 @@ class FileStorage {
   const xfer::Memory memory_;  // guard words, then staging
   const uint64_t guards_;
   std::unique_ptr<rpc::Client> master_;
-  std::shared_ptr<ssd::Disk> disk_;
-  std::unique_ptr<ssd::Backend> backend_;
-  ssd::BackendOptions backend_options_;
-  ssd::ScanReport scan_;
+  const ssd::BackendOptions backend_options_;
+  const ssd::ScanReport scan_;
+  const std::shared_ptr<ssd::Disk> disk_;
+  const std::unique_ptr<ssd::Backend> backend_;
   ssd::Staging staging_;
   Promote promote_;
   bool promote_hits_ = false;
