@@ -2,7 +2,9 @@
 // where it goes, with prompts of 512 blocks that share prefixes. The peer is the budget. Workers
 // report what they computed, and the index is ticked as the conductor does, ten times a second:
 // what these take is not of a decision. The first decisions of a conductor are figures of their
-// own: its tables grow most then.
+// own: its tables grow most then. A prompt of a million tokens in blocks of 16 that the KV store's
+// pool has is looked up there, and what of it is worth fetching is planned: of one node, or of
+// eight by turns.
 #include <ctime>
 #include <deque>
 #include <map>
@@ -12,6 +14,7 @@
 #include "base/random.h"
 #include "bench/figure.h"
 #include "cmd/command.h"
+#include "sched/pool_plan.h"
 #include "sched/request/request_machine.h"
 
 namespace mc {
@@ -127,7 +130,60 @@ class Site {
   uint64_t requests_ = 0;
 };
 
+// A prompt of a million tokens that the pool has, spread over so many of its nodes.
+class PooledPrompt {
+ public:
+  explicit PooledPrompt(size_t nodes) : pool_(kBlocks) {
+    for (size_t i = 0; i < kBlocks; ++i) {
+      tags_.push_back(mix64(i + 1));
+      pool_.put(tags_.back(),
+                {sched::PoolTier::kMemory, static_cast<uint16_t>(1 + mix64(i) % nodes)});
+    }
+    for (uint16_t n = 1; n <= nodes; ++n)
+      cost_.learn_pool({{{sched::PoolTier::kMemory, n}, 100'000}}, 100);
+    match_ = pool_.match(tags_, 0);
+  }
+  double match_us() {
+    const double before = cpu_us();
+    const sched::PoolMatch found = pool_.match(tags_, 0);
+    return cpu_us() - before + (found.size() == kBlocks ? 0 : 1e9);
+  }
+  double plan_us() {
+    const double before = cpu_us();
+    const sched::PoolPlan plan(match_, kBlocks * kPoolBlock + 1, kPoolBlock, cost_);
+    const auto part = plan.best(0);
+    return cpu_us() - before + (part.blocks == kBlocks ? 0 : 1e9);
+  }
+
+ private:
+  static constexpr size_t kBlocks = 62'500;
+  static constexpr uint64_t kPoolBlock = 16;
+  sched::PoolIndex pool_;
+  sched::Cost cost_{cost::tiny()};
+  std::vector<uint64_t> tags_;
+  sched::PoolMatch match_;
+};
+
+Result<> pooled(size_t nodes, size_t turns) {
+  PooledPrompt prompt(nodes);
+  const auto figure = [&](const char* name, double target, auto took) {
+    return bench::compare(
+        {"decide", strf("%s 62500 blocks of %zu pool node%s", name, nodes, nodes > 1 ? "s" : ""),
+         "us", "the budget", target, true},
+        turns,
+        [&]() -> Result<Measured> {
+          std::vector<double> us;
+          for (int i = 0; i < 15; ++i) us.push_back(took());
+          return Measured(bench::median(us));
+        },
+        [] { return Result<Measured>(kBudgetUs); });
+  };
+  MC_TRY_(figure("the plan of", nodes == 1 ? 1 : 0, [&] { return prompt.plan_us(); }));
+  return figure("looking up", 0, [&] { return prompt.match_us(); });
+}
+
 Result<int> run(const bench::Options& o) {
+  for (const size_t nodes : {1u, 8u}) MC_TRY_(pooled(nodes, o.turns()));
   const auto figure = [&](size_t workers, double share, const char* name, double target) {
     Site site(workers);
     const size_t many = o.quick ? 3000 : 10'000;

@@ -101,9 +101,15 @@ Reuse go_on(const PrefillView& node, uint64_t have, const Asked& asked) {
 // Where the blocks are that the candidate fetches from the pool.
 Cost::PoolTokens pool_places(const Candidate& c, const View& view, const Ask& ask) {
   Cost::PoolTokens tokens;
-  for (uint64_t at = c.reused_tokens - c.pool_tokens(); at < c.reused_tokens;
-       at += ask.block_tokens)
-    tokens[view.pool.place(at / ask.block_tokens)] += ask.block_tokens;
+  if (c.pool_tokens() == 0) return tokens;
+  const auto& pieces = view.pool.pieces();
+  uint64_t block = (c.reused_tokens - c.pool_tokens()) / ask.block_tokens;
+  const uint64_t end = block + c.pool_tokens() / ask.block_tokens;
+  for (size_t i = view.pool.piece_of(block); block < end; ++i) {
+    const uint64_t last = std::min<uint64_t>(pieces[i].end, end);
+    tokens[pieces[i].place] += (last - block) * ask.block_tokens;
+    block = last;
+  }
   return tokens;
 }
 

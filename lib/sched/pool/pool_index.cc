@@ -1,7 +1,6 @@
 #include "sched/pool/pool_index.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/random.h"
 
@@ -16,11 +15,22 @@ constexpr bool crowded(size_t used, size_t capacity) { return used > capacity / 
 
 }  // namespace
 
+size_t PoolMatch::piece_of(uint64_t block) const {
+  const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), block,
+                                      [](uint64_t at, const Piece& p) { return at < p.first; });
+  return static_cast<size_t>(after - pieces_.begin()) - 1;
+}
+
+uint64_t PoolMatch::disks_before(uint64_t block) const {
+  const Piece& p = pieces_[piece_of(block)];
+  return p.disks + (p.place.tier == PoolTier::kDisk ? block - p.first : 0);
+}
+
 PoolRun PoolMatch::run(uint64_t first, uint64_t end) const {
-  if (first >= ends_.size()) return {};
-  const uint64_t last = std::min<uint64_t>(ends_[first], end);
+  if (first >= size()) return {};
+  const uint64_t last = std::min<uint64_t>(pieces_[piece_of(first)].run_end, end);
   if (last <= first) return {};
-  const uint64_t disk = disks_[last] - disks_[first];
+  const uint64_t disk = disks_before(last) - disks_before(first);
   return {last - first - disk, disk};
 }
 
@@ -112,27 +122,30 @@ PoolMatch PoolIndex::match(std::span<const uint64_t> tags, size_t held) const {
     const Part& part = parts_[mixed % kParts];
     if (!part.slots.empty()) __builtin_prefetch(&part.slots[home(mixed, part.slots.size())]);
   };
-  std::vector<PoolPlace> places;
+  std::vector<PoolMatch::Piece>& pieces = m.pieces_;
   bool any = false;
   for (size_t i = 0; i < tags.size(); ++i) {
     if (i + kReadAhead < tags.size()) prefetch(tags[i + kReadAhead]);
     const PoolPlace at = place(tags[i]);
     if (at.tier == PoolTier::kNone && i >= held) break;
     any = any || at.tier != PoolTier::kNone;
-    places.push_back(at);
+    const auto block = static_cast<uint32_t>(i);
+    if (pieces.empty() || pieces.back().place != at)
+      pieces.push_back({.first = block, .place = at});
+    pieces.back().end = block + 1;
   }
-  if (!any) return m;
-  const size_t n = places.size();
-  m.ends_.resize(n);
-  m.disks_.resize(n + 1);
-  for (size_t i = 0; i < n; ++i)
-    m.disks_[i + 1] = m.disks_[i] + (places[i].tier == PoolTier::kDisk);
-  for (size_t i = n; i-- > 0;) {
-    const bool goes_on = i + 1 < n && places[i + 1].tier != PoolTier::kNone;
-    const auto at = static_cast<uint32_t>(i);
-    m.ends_[i] = places[i].tier == PoolTier::kNone ? at : goes_on ? m.ends_[i + 1] : at + 1;
+  if (!any) return {};
+  for (size_t i = 1; i < pieces.size(); ++i) {
+    const PoolMatch::Piece& before = pieces[i - 1];
+    const bool disk = before.place.tier == PoolTier::kDisk;
+    pieces[i].disks = before.disks + (disk ? before.end - before.first : 0);
   }
-  m.places_ = std::move(places);
+  for (size_t i = pieces.size(); i-- > 0;) {
+    PoolMatch::Piece& p = pieces[i];
+    const bool there = p.place.tier != PoolTier::kNone;
+    const bool goes_on = i + 1 < pieces.size() && pieces[i + 1].place.tier != PoolTier::kNone;
+    p.run_end = !there ? p.first : goes_on ? pieces[i + 1].run_end : p.end;
+  }
   return m;
 }
 

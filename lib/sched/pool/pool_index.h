@@ -35,20 +35,28 @@ struct PoolRun {
   uint64_t blocks() const { return memory + disk; }
 };
 
-// What the pool has of one prompt: a run for each block that it may begin with.
+// What the pool has of one prompt, as pieces: neighbouring blocks in one place, or in none. A
+// prompt of a million tokens that one node has is one piece.
 class PoolMatch {
  public:
+  struct Piece {
+    uint32_t first = 0, end = 0;  // blocks of the prompt
+    uint32_t run_end = 0;  // of the pieces from this one on that the pool has; of a gap: first
+    uint32_t disks = 0;    // blocks before `first` that only disks have
+    PoolPlace place{};
+  };
   // The run that begins with block `first` and ends before block `end`.
   PoolRun run(uint64_t first, uint64_t end) const;
-  bool empty() const { return places_.empty(); }
-  size_t size() const { return places_.size(); }  // of later blocks the pool has none
-  const PoolPlace& place(size_t block) const { return places_[block]; }
+  bool empty() const { return pieces_.empty(); }
+  size_t size() const { return empty() ? 0 : pieces_.back().end; }  // none of later blocks is there
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  size_t piece_of(uint64_t block) const;  // Requires: block < size(). O(log pieces).
+  PoolPlace place(uint64_t block) const { return pieces_[piece_of(block)].place; }
 
  private:
   friend class PoolIndex;
-  std::vector<PoolPlace> places_;
-  std::vector<uint32_t> ends_;   // the end of block i's run; i: the pool does not have it
-  std::vector<uint32_t> disks_;  // blocks before i that only disks have
+  uint64_t disks_before(uint64_t block) const;  // block < size(), or the end of the last piece
+  std::vector<Piece> pieces_;
 };
 
 class PoolIndex {
