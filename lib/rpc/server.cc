@@ -109,8 +109,9 @@ void Server::dispatch(detail::Caller peer, std::string_view head, std::string_vi
   auto raw = std::make_shared<detail::RawReply>(self_, std::move(peer), envelope->id);
   if (envelope->version != kProtocolVersion) {
     Reply<Empty>(raw).error(
-        {Code::kUnsupported, strf("protocol version %u: this server speaks %u",
-                                  unsigned{envelope->version}, unsigned{kProtocolVersion})});
+        {Code::kUnsupported,
+         strf("protocol version %u: this server, mc %s, speaks %u", unsigned{envelope->version},
+              MC_VERSION, unsigned{kProtocolVersion})});
     return;
   }
   auto it = handlers_.find(envelope->type);

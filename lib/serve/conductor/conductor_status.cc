@@ -19,6 +19,7 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
             {"control", w.control},
             {"http", w.http},
             {"epoch", w.epoch},
+            {"release", w.release.build},
             {"draining", w.draining},
             {"silent_ms", to_ms(silence)},
             {"assigned", w.assigned},

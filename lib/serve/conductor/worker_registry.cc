@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kWorkersMax = 16384;  // half of the index's slots: others wait to be swept
 constexpr size_t kSweptPerTick = size_t{1} << 17;  // entries: 2 MiB
 constexpr size_t kRefusedMax = 1024;
+constexpr size_t kBuildBytesMax = 256;
 constexpr uint64_t kPagesMax = 1 << 16;
 constexpr const char* kRestarted = "it restarted";
 
@@ -77,6 +78,7 @@ bool WorkerRegistry::leads() const {
 
 Result<> WorkerRegistry::check(const Heartbeat& beat) const {
   MC_TRY_(check_node_id(beat.node));
+  MC_TRY_(wire::check_release("worker " + escape(beat.node), beat.release, "this conductor"));
   if (beat.role != "prefill" && beat.role != "decode" && beat.role != "auto")
     return fail(Code::kInvalid, "role '%s', want prefill, decode or auto",
                 escape(beat.role).c_str());
@@ -96,11 +98,14 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
       log_warn("conductor", "%s", (refused_[beat.node] = fits.error().what).c_str());
     return fail(fits.error());
   }
+  const auto acknowledged = [this](uint64_t events_seen) {
+    return HeartbeatAck{options_.epoch, events_seen, {}, wire::this_release()};
+  };
   Worker* worker = find(beat.node);
   const bool waits = beat.role == "auto";
   if (waits && worker == nullptr) {
     if (on_auto && places(beat, options_.epoch)) on_auto(beat);
-    return HeartbeatAck{options_.epoch, 0};
+    return acknowledged(0);
   }
   MC_TRY_(members_.heard(beat.node, beat.epoch, now));
   struct Replaced {  // told when its successor has joined, which may do what it had
@@ -121,7 +126,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   }
   if (waits) {
     members_.forget(beat.node);
-    return HeartbeatAck{options_.epoch, 0};  // its next beat asks for a role
+    return acknowledged(0);  // its next beat asks for a role
   }
   if (worker == nullptr) {
     auto joined = join(beat);
@@ -146,7 +151,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   worker->reserved_blocks = 0;
   ++worker->spoke;
   if (worker->prefill) apply(*worker, beat);
-  return HeartbeatAck{options_.epoch, worker->events_seen};
+  return acknowledged(worker->events_seen);
 }
 
 Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
@@ -156,12 +161,18 @@ Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
   worker->epoch = beat.epoch;
   worker->control = beat.control;
   worker->http = beat.http;
+  worker->release = beat.release;
+  worker->release.build = beat.release.build.substr(0, kBuildBytesMax);
   worker->synced = !worker->prefill;
   MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Channel::kShm));
   if (worker->prefill) worker->slot = take_slot();
   worker->ledger.set_order({beat.srpf, beat.ageing, beat.chunk_tokens});
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), escape(beat.node).c_str(),
            escape(beat.control).c_str());
+  if (beat.release.build != wire::this_release().build)
+    log_warn("conductor", "worker %s is %s, this conductor is %s", escape(beat.node).c_str(),
+             wire::release_text(beat.release).c_str(),
+             wire::release_text(wire::this_release()).c_str());
   refused_.erase(beat.node);
   Worker* const joined = (workers_[beat.node] = std::move(worker)).get();
   roster_.join(*joined);

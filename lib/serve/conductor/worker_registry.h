@@ -28,6 +28,7 @@ namespace mc::serve {
 
 struct Worker : sched::FleetWorker {
   std::string http;
+  wire::Release release;
   bool changed = false;  // it is gone because it has another role now; it had finished
   WorkerLoad load;
   std::unique_ptr<rpc::Client> client;

@@ -47,13 +47,17 @@ void PipelineChain::begin() {
   m.blocks = config_.blocks;
   m.first_layer = config_.first_layer;
   m.others.assign(config_.stages.begin() + 1, config_.stages.end());
+  m.release = wire::this_release();
   asking_ = true;
   link_->call<PipelineOpen>(m, config_.patience, [this](const Result<PipelineOpened>& reply) {
     asking_ = false;
-    if (!reply) {
-      if (trouble_ != reply.error().what)
-        log_warn("serve", "the pipeline cannot start, retrying: %s", reply.error().what.c_str());
-      trouble_ = reply.error().what;
+    const Result<> fits = !reply
+                              ? Result<>(fail(reply.error()))
+                              : wire::check_release("the next stage", reply->release, "the head");
+    if (!fits) {
+      if (trouble_ != fits.error().what)
+        log_warn("serve", "the pipeline cannot start, retrying: %s", fits.error().what.c_str());
+      trouble_ = fits.error().what;
       return;
     }
     log_info("serve", "the pipeline runs with %zu stages", processes());

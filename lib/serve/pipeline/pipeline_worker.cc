@@ -102,6 +102,7 @@ bool PipelineWorker::known(const std::vector<uint32_t>& blocks) const {
 
 Result<> PipelineWorker::check(const PipelineOpen& m) const {
   const cost::ModelSpec& s = engine_.spec();
+  MC_TRY_(wire::check_release("the head", m.release, "this stage"));
   if (draining_) return fail(Code::kBusy, "this stage is draining");
   if (m.fingerprint != config_.fingerprint)
     return fail(Code::kInvalid, "this stage serves '%s', the head '%s'",
@@ -130,7 +131,7 @@ void PipelineWorker::open_pipeline(const PipelineOpen& m, const rpc::Reply<Pipel
     return reply.error({Code::kBusy, "work of an earlier pipeline still runs: retry later"});
   if (m.others.empty()) {
     pipeline_ = m.pipeline;
-    return reply(PipelineOpened{1});
+    return reply(PipelineOpened{1, wire::this_release()});
   }
   auto link = PipelineLink::open(loop_, m.others.front());
   if (!link) return reply.error(link.error());
@@ -141,7 +142,9 @@ void PipelineWorker::open_pipeline(const PipelineOpen& m, const rpc::Reply<Pipel
   on.others.erase(on.others.begin());
   next_->call<PipelineOpen>(on, config_.patience, [reply](const Result<PipelineOpened>& opened) {
     if (!opened) return reply.error(opened.error());
-    reply(PipelineOpened{opened->stages + 1});
+    const auto fits = wire::check_release("the next stage", opened->release, "this stage");
+    if (!fits) return reply.error(fits.error());
+    reply(PipelineOpened{opened->stages + 1, wire::this_release()});
   });
 }
 

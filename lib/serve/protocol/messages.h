@@ -32,6 +32,7 @@
 #include "serve/protocol/constraint.h"
 #include "serve/protocol/sampling_controls.h"
 #include "wire/codec.h"
+#include "wire/release.h"
 #include "xfer/core/messages.h"
 
 namespace mc::serve {
@@ -373,7 +374,10 @@ struct HeartbeatAck {
   uint64_t conductor_epoch = 0;
   uint64_t events_seen = 0;  // events up to here need not be sent again
   std::string control{};     // of the conductor, as its requests name it
-  static void fields(auto& a, auto& m) { a(m.conductor_epoch, m.events_seen, m.control); }
+  wire::Release release{};   // of the conductor
+  static void fields(auto& a, auto& m) {
+    a(m.conductor_epoch, m.events_seen, m.control, m.release);
+  }
 };
 
 struct Heartbeat {
@@ -405,11 +409,12 @@ struct Heartbeat {
   // Conductors that it sends beats to, and the epochs of those that answered the last one.
   uint32_t conductors = 0;
   std::vector<uint64_t> joined;
+  wire::Release release;  // of the worker
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
       m.context_max, m.draining, m.load, m.events_first, m.events_last,
       wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing, m.pool_reuse,
-      m.chunk_tokens, m.stages, m.conductors, wire::at_most<kJoinedMax>(m.joined));
+      m.chunk_tokens, m.stages, m.conductors, wire::at_most<kJoinedMax>(m.joined), m.release);
   }
 };
 

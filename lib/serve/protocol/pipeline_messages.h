@@ -28,7 +28,8 @@ namespace mc::serve {
 struct PipelineOpened {
   static constexpr const char* kName = "stage-opened";
   uint32_t stages = 0;  // from this one on
-  static void fields(auto& a, auto& m) { a(m.stages); }
+  wire::Release release{};
+  static void fields(auto& a, auto& m) { a(m.stages, m.release); }
 };
 
 struct PipelineOpen {
@@ -39,8 +40,10 @@ struct PipelineOpen {
   uint32_t blocks = 0;
   uint32_t first_layer = 0;         // that is to be the receiver's
   std::vector<std::string> others;  // control addresses of the stages after the receiver
+  wire::Release release;            // of the head
   static void fields(auto& a, auto& m) {
-    a(m.pipeline, m.fingerprint, m.blocks, m.first_layer, wire::at_most<kStagesMax>(m.others));
+    a(m.pipeline, m.fingerprint, m.blocks, m.first_layer, wire::at_most<kStagesMax>(m.others),
+      m.release);
   }
 };
 

@@ -7,12 +7,23 @@
 namespace mc::serve {
 namespace {
 constexpr Duration kNudge = std::chrono::milliseconds(5);
+
+Heartbeat of_this_release(Heartbeat me) {
+  me.release = wire::this_release();
+  return me;
+}
+
+// A conductor of another release answers what this worker cannot use.
+Result<HeartbeatAck> checked(const Result<HeartbeatAck>& ack) {
+  if (ack) MC_TRY_(wire::check_release("the conductor", ack->release, "this worker"));
+  return ack;
+}
 }  // namespace
 
 Heartbeats::Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const BlockManager* cache,
                        Fill fill, Metrics& metrics)
     : loop_(loop),
-      me_(std::move(me)),
+      me_(of_this_release(std::move(me))),
       period_(period),
       cache_(cache),
       fill_(std::move(fill)),
@@ -81,9 +92,10 @@ void Heartbeats::beat(size_t i) {
                     [this, i](const Result<HeartbeatAck>& reply) { answered(i, reply); });
 }
 
-void Heartbeats::answered(size_t i, const Result<HeartbeatAck>& reply) {
+void Heartbeats::answered(size_t i, const Result<HeartbeatAck>& answer) {
   Peer& peer = peers_[i];
   const std::string& address = peer.client->address();
+  const Result<HeartbeatAck> reply = checked(answer);
   peer.in_flight = false;
   const bool again = std::exchange(peer.again, false);
   if (!reply) {

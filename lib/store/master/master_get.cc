@@ -379,7 +379,7 @@ ClusterStat Master::handle(const Stat& m, Time now) {
     reply.nodes.push_back({name, node->ref.control, state, node->ref.generation,
                            node->space.capacity(), node->space.used(), node->releasing,
                            node->objects, to_ms(members_.liveness().silence(name, now)),
-                           node->space.fragmentation(), node->host, node->domain});
+                           node->space.fragmentation(), node->host, node->domain, node->release});
   }
   return reply;
 }

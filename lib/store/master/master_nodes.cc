@@ -9,6 +9,7 @@ constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 }  // namespace
 
 Result<Mounted> Master::handle(const Mount& m, Time now) {
+  MC_TRY_(wire::check_release("node " + escape(m.node.name), m.release, "this master"));
   if (m.epoch_seen > started_s_ + kEpochsAheadMax)
     return fail(Code::kInvalid, "node '%s' saw epoch %llu: this master is at %llu",
                 escape(m.node.name).c_str(), static_cast<unsigned long long>(m.epoch_seen),
@@ -37,7 +38,7 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
     members_.find(m.node.name)->returns = true;
   }
   finish(now);
-  return Mounted{epoch_, nodes(now), next_generation(), wall_ms(now) / 1000};
+  return Mounted{epoch_, nodes(now), next_generation(), wall_ms(now) / 1000, wire::this_release()};
 }
 
 Result<Mounted> Master::handle(const Inventory& m, Time now) {

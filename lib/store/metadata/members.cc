@@ -78,6 +78,7 @@ Result<Member*> Members::add(const Mount& mount, Time now) {
   slot->mount = mounts_;
   slot->host = mount.host.substr(0, kAddressMax);
   slot->domain = mount.domain.substr(0, kAddressMax);
+  slot->release = mount.release.build.substr(0, kAddressMax);
   return slot.get();
 }
 

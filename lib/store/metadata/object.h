@@ -78,6 +78,7 @@ struct Member {  // a mounted node
   Layout layout;
   Allocator space;
   std::string host, domain;
+  std::string release;                 // its build
   uint64_t mount = 0;                  // unique to this mounting of it
   bool returns = false;                // an earlier master had mounted it
   bool ready = false;                  // its inventory is complete

@@ -149,9 +149,13 @@ void StoreNode::mount() {
   fences_.forget_orders();
   asked_ = loop_.now();
   epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
-  master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_, options_.host, options_.domain},
+  master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_, options_.host, options_.domain,
+                      wire::this_release()},
                 options_.call_timeout, [this](const Result<Mounted>& reply) {
                   if (!reply) return retry(reply.error());
+                  const auto fits =
+                      wire::check_release("the master", reply->release, "node " + me_.name);
+                  if (!fits) return retry(fits.error());
                   const bool first = epoch_ == 0 && !segments_->lasting();
                   if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
                   keep_clock_.mounted(reply->now_s, loop_.now());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "store/protocol/messages.h"
+#include "wire/release.h"
 
 namespace mc::store {
 
@@ -75,7 +76,8 @@ struct Mounted {
   Generation fence{};
   // The master's seconds now, in which records say how long objects are kept; 0: not said.
   uint64_t now_s = 0;
-  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.fence, m.now_s); }
+  wire::Release release{};  // of the master; in the answer to a mount
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.fence, m.now_s, m.release); }
 };
 struct Mount {  // inventory messages follow, the last of them with `last`
   static constexpr const char* kName = "mount";
@@ -86,8 +88,9 @@ struct Mount {  // inventory messages follow, the last of them with `last`
   uint64_t nodes_seen = 0;  // as its last master reported; 0: it had none
   std::string host{};       // writers name it with prefer_local
   std::string domain{};     // failure domain: replicas of an object go to different ones
+  wire::Release release{};  // of the node
   static void fields(auto& a, auto& m) {
-    a(m.node, m.layout, m.epoch_seen, m.nodes_seen, m.host, m.domain);
+    a(m.node, m.layout, m.epoch_seen, m.nodes_seen, m.host, m.domain, m.release);
   }
 };
 struct Inventory {

@@ -51,9 +51,10 @@ struct NodeStat {
   double heard_ms = 0;       // since it was last heard
   double fragmentation = 0;  // fraction of the free bytes that a single value cannot use
   std::string host{}, domain{};
+  std::string release{};  // its build
   static void fields(auto& a, auto& m) {
     a(m.name, m.control, m.state, m.generation, m.capacity, m.used, m.releasing, m.objects,
-      m.heard_ms, m.fragmentation, m.host, m.domain);
+      m.heard_ms, m.fragmentation, m.host, m.domain, m.release);
   }
 };
 struct TenantStat {

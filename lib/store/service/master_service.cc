@@ -13,7 +13,8 @@ Json node_json(const NodeStat& n) {
           {"capacity", n.capacity},   {"used", n.used},
           {"releasing", n.releasing}, {"objects", n.objects},
           {"heard-ms", n.heard_ms},   {"fragmentation", n.fragmentation},
-          {"host", n.host},           {"domain", n.domain}};
+          {"host", n.host},           {"domain", n.domain},
+          {"release", n.release}};
 }
 
 Json state_json(const ClusterStat& s) {

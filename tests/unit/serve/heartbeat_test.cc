@@ -34,13 +34,14 @@ struct Listener {
           keys.push_back(e.hash);
           ++seen;
         }
-      return HeartbeatAck{epoch, seen, server->address()};
+      return HeartbeatAck{epoch, seen, server->address(), release};
     });
   }
   std::unique_ptr<rpc::Server> server;
   Heartbeat last;
   int beats = 0;
   uint64_t epoch = 1;
+  wire::Release release;
   bool gap = false;
   uint64_t seen = 0;
   std::vector<BlockHash> keys;
@@ -112,6 +113,20 @@ TEST_CASE(
   CHECK(two.last.model == two.server->address());
   one.server.reset();
   CHECK(s.until([&] { return two.last.joined == std::vector<uint64_t>{2}; }));
+}
+
+TEST_CASE("a conductor of a release without a common protocol is not joined (F124)") {
+  Setting s;
+  Listener one(s.loop, s.metrics);
+  one.release = {"9.9.9", wire::kProtocolMax + 1, wire::kProtocolMax + 1};
+  const auto beats = s.beat({one.server->address()});
+  REQUIRE(s.until([&] { return !beats->last_error().empty(); }));
+  CHECK(one.last.release.build == wire::this_release().build);
+  CHECK(one.last.release.protocol_max == wire::kProtocolMax);
+  CHECK(beats->joined() == 0);
+  CHECK(beats->last_error().find("the conductor is mc 9.9.9 (protocol ") != std::string::npos);
+  one.release = {"9.9.9", 0, wire::kProtocolMax};
+  CHECK(s.until([&] { return beats->joined() == 1; }));
 }
 
 TEST_CASE("a state change sends a beat at once, not with the next period") {

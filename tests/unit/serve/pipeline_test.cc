@@ -469,6 +469,12 @@ TEST_CASE("stages that do not fit, and messages of another pipeline, are refused
   m = open;
   m.others = {"127.0.0.1:1"};
   refused(m, "0 layers follow");
+  m = open;
+  m.release = {"9.9.9", wire::kProtocolMax + 1, wire::kProtocolMax + 1};
+  const auto other = pair.call(*client, m);
+  REQUIRE_FALSE(other);
+  CHECK(other.error().code == Code::kUnsupported);
+  CHECK(other.error().what.find("the head is mc 9.9.9 (protocol ") != std::string::npos);
   CHECK(pair.prefill->whole());  // none of these ended it
   CHECK(pair.call(*client, PipelinePing{99}).error().code == Code::kStale);
   CHECK(pair.call(*client, PipelineChunk{99, "a", 0, 1, true, {}}).error().code == Code::kStale);

@@ -13,8 +13,9 @@ namespace {
 struct SlowStage {
   explicit SlowStage(io::Loop& loop) {
     server = *rpc::Server::open(loop, "127.0.0.1:0", metrics);
-    server->on<PipelineOpen>([](const PipelineOpen&, const rpc::Call&) -> Result<PipelineOpened> {
-      return PipelineOpened{1};
+    server->on<PipelineOpen>([this](const PipelineOpen& m, const rpc::Call&) {
+      head = m.release;
+      return Result<PipelineOpened>(PipelineOpened{1, release});
     });
     server->on<PipelinePing>(
         [](const PipelinePing&, const rpc::Call&) -> Result<rpc::Empty> { return rpc::Empty{}; });
@@ -41,6 +42,7 @@ struct SlowStage {
         });
   }
   Metrics metrics;
+  wire::Release release, head;
   PipelineBegin begun;
   std::vector<rpc::Reply<PipelineDone>> begins, chunks;
   std::vector<rpc::Reply<rpc::Empty>> puts;
@@ -49,14 +51,15 @@ struct SlowStage {
 };
 
 struct Head {
-  explicit Head(io::Loop& loop)
+  explicit Head(io::Loop& loop, const wire::Release& release = {})
       : stage(loop),
         engine(*cost::slice_of(cost::tiny(), 0, 2), kBlock),
         site(loop, config_for(*stage.server), &engine) {
+    stage.release = release;
     auto opened = PipelineHead::open(*site.shared, site.metrics);
     REQUIRE(opened);
     head = std::move(*opened);
-    REQUIRE(site.until([&] { return head->ready(); }));
+    REQUIRE(site.until([&] { return head->ready() || trouble() != ""; }));
   }
   static PrefillConfig config_for(const rpc::Server& stage) {
     PrefillConfig c;
@@ -71,6 +74,7 @@ struct Head {
     site.shared->place_blocks(*made);
     return made;
   }
+  std::string trouble() const { return head->state()["trouble"]; }
   void chunk(const PrefillJobPtr& job, uint64_t begin) {
     job->chunk = {job->kv.request, begin, begin + kBlock, begin == 0, false, {}};
     job->activations = std::make_shared<Activations>();
@@ -83,6 +87,18 @@ struct Head {
   std::vector<uint64_t> through;  // where chunks begin
   std::unique_ptr<PipelineHead> head;
 };
+
+TEST_CASE("a stage of a release without a common protocol does not join its head (F124)") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Head h(loop, {"9.9.9", wire::kProtocolMax + 1, wire::kProtocolMax + 1});
+  CHECK_FALSE(h.head->ready());
+  CHECK(h.stage.head.build == wire::this_release().build);
+  CHECK(h.trouble().find("the next stage is mc 9.9.9 (protocol ") != std::string::npos);
+  CHECK(h.trouble().find("the head is mc ") != std::string::npos);
+  h.stage.release = wire::this_release();
+  CHECK(h.site.until([&] { return h.head->ready(); }));
+}
 
 TEST_CASE("the head gives its stages a bounded number of chunks, and ends with the last answer") {
   SteadyClock clock;

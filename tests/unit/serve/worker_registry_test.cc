@@ -33,6 +33,37 @@ TEST_CASE("a worker of another layout is refused with both fingerprints") {
   CHECK(odd.error.find("block=16") != std::string::npos);
 }
 
+TEST_CASE("a worker of a release without a common protocol is left out, and why is said (F124)") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Metrics metrics;
+  sched::PrefixIndex index(1024);
+  WorkerRegistryOptions options;
+  options.model = "tiny";
+  options.fingerprint = "f";
+  WorkerRegistry workers(loop, options, index, metrics);
+  Heartbeat beat;
+  beat.node = "d0";
+  beat.role = "decode";
+  beat.epoch = 1;
+  beat.control = "127.0.0.1:1";
+  beat.model = "tiny";
+  beat.fingerprint = "f";
+  beat.release = {"9.9.9", wire::kProtocolMax + 1, wire::kProtocolMax + 2};
+  const auto refused = workers.heartbeat(beat, clock.now());
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kUnsupported);
+  CHECK(refused.error().what.find("worker d0 is mc 9.9.9 (protocols ") != std::string::npos);
+  CHECK(refused.error().what.find("this conductor is " +
+                                  wire::release_text(wire::this_release())) != std::string::npos);
+  CHECK(workers.all().empty());
+  beat.release.protocol_min = wire::kProtocolMax;
+  const auto joined = workers.heartbeat(beat, clock.now());
+  REQUIRE(joined);
+  CHECK(joined->release.build == wire::this_release().build);
+  CHECK(workers.all().at("d0")->release.build == "9.9.9");
+}
+
 TEST_CASE("a new conductor learns what workers cache before it is ready") {
   SteadyClock clock;
   io::Loop loop(clock);

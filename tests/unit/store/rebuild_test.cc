@@ -142,6 +142,31 @@ TEST_CASE("unmounting removes a node's objects at once, and unknown nodes get a 
   CHECK(c.has("k"));  // it is still there, and so is the node
 }
 
+TEST_CASE("a node of a release without a common protocol is refused, and replaces nobody (F124)") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB, 7);
+  REQUIRE(c.put("k", 1) == kDone);
+  auto old = std::move(c.nodes["n"]);
+  old->inbox.reset();
+  c.nodes.erase("n");
+  c.run_until(t0 + 4s);  // it is silent: its name may be taken
+  FakeNode fresh("n", 64 * kMiB, 8);
+  Mount mount{fresh.ref, fresh.layout, 0};
+  mount.release = {"9.9.9", wire::kProtocolMax + 1, wire::kProtocolMax + 2};
+  const auto refused = c.master->handle(mount, c.now);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kUnsupported);
+  CHECK(refused.error().what.find("node n is mc 9.9.9 (protocols ") != std::string::npos);
+  CHECK(refused.error().what.find("this master is " + wire::release_text(wire::this_release())) !=
+        std::string::npos);
+  CHECK(c.has("k"));
+  mount.release.protocol_min = wire::kProtocolMin;
+  const auto mounted = c.master->handle(mount, c.now);
+  REQUIRE(mounted);
+  CHECK(mounted->release.build == wire::this_release().build);
+  CHECK(c.stat().nodes.at(0).release == "9.9.9");
+}
+
 TEST_CASE("impossible mounts and inventories are refused") {
   FakeCluster c;
   const NodeRef ref{"n", "127.0.0.1:1", Generation{7}};
