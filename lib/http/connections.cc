@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -25,6 +26,7 @@ namespace {
 constexpr uint32_t kRefusalsMax = 64;         // connections above the limit that still get a 503
 constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
 constexpr size_t kUnreadMax = 256 * 1024;     // bytes of answers not taken: no further request then
+constexpr uint64_t kRestUnknown = std::numeric_limits<uint64_t>::max();
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 
 event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
@@ -39,6 +41,17 @@ ConnectionSlots::Limits limits_of(const ServerOptions& o) {
   const uint32_t one =
       o.unfinished_per_address_max > 0 ? o.unfinished_per_address_max : all - all / 4;
   return {.unfinished = all, .unfinished_per_address = std::max(1u, one)};
+}
+
+bool bytes_wait(bufferevent* bev) {  // in its socket
+  int bytes = 0;
+  return ioctl(bufferevent_getfd(bev), FIONREAD, &bytes) == 0 && bytes > 0;
+}
+
+// What may still come of a request with that head.
+uint64_t rest_of_body(const Head& head, uint64_t came) {
+  if (head.headers.contains("transfer-encoding")) return kRestUnknown;
+  return head.content_length.value_or(0) - came;
 }
 
 }  // namespace
@@ -65,9 +78,11 @@ struct Connections::Conn final : Parser::Events {
   bool peer_closed = false;
   size_t held = 0;           // bytes of the body so far
   uint64_t body_length = 0;  // of the body, as its head says; 0: it does not
-  struct Rest {              // of a refused request, while it lingers
+  struct Rest {              // what was not read when the last answer was written
+    uint64_t most = 0;       // bytes; 0: the request was read whole
     Time end{};              // when it is closed at the latest
     uint64_t dropped = 0;    // bytes
+    std::list<Conn*>::iterator at{};
   };
   Rest rest;
   struct Refusal {
@@ -98,6 +113,7 @@ struct Connections::Conn final : Parser::Events {
   }
   ~Conn() override {
     release();
+    if (state == State::kLingering) owner.lingering_.erase(rest.at);
     owner.untaken_ -= buffered();
     owner.slots_.closed(slot);
     event_free(timer);
@@ -179,15 +195,12 @@ struct Connections::Conn final : Parser::Events {
     if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
       c.wait(c.owner.options_.idle_timeout);
     else if (reading)
-      c.owner.refuse(c, 408, "the request did not arrive in time");
+      c.owner.refuse(c, 408, "the request did not arrive in time", kRestUnknown);
     else
       c.owner.drop(c);
   }
   // Bytes of a new connection wait in its socket.
-  bool unread() const {
-    int bytes = 0;
-    return !heard && ioctl(bufferevent_getfd(bev), FIONREAD, &bytes) == 0 && bytes > 0;
-  }
+  bool unread() const { return !heard && bytes_wait(bev); }
   static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
     of(self).owner.untaken_ += change->n_added - change->n_deleted;
@@ -271,22 +284,25 @@ void Connections::pump(Conn& conn) {
         if (conn.parser.started()) hold(conn);
         break;
       case Parser::Outcome::kComplete: complete(conn); break;
-      case Parser::Outcome::kStopped: refuse(conn, conn.refusal.status, conn.refusal.why); break;
+      case Parser::Outcome::kStopped:
+        refuse(conn, conn.refusal.status, conn.refusal.why,
+               rest_of_body(conn.parser.head(), conn.body.size()));
+        break;
       case Parser::Outcome::kHeaderTooLarge:
-        refuse(conn, 431, "the header is larger than this server accepts");
+        refuse(conn, 431, "the header is larger than this server accepts", kRestUnknown);
         break;
       case Parser::Outcome::kBad:
-        refuse(conn, 400, strf("not an HTTP/1.1 request: %s", conn.parser.what()));
+        refuse(conn, 400, strf("not an HTTP/1.1 request: %s", conn.parser.what()), kRestUnknown);
         break;
     }
   }
 }
 
 void Connections::complete(Conn& conn) {
-  if (conn.refusal.status != 0) return refuse(conn, conn.refusal.status, conn.refusal.why);
+  if (conn.refusal.status != 0) return refuse(conn, conn.refusal.status, conn.refusal.why, 0);
   const Head& head = conn.parser.head();
   if (waiting.load() >= options_.queue_max && head.target != kAlways)
-    return refuse(conn, 503, "too many requests are waiting");
+    return refuse(conn, 503, "too many requests are waiting", 0);
   Arrival a;
   a.exchange = next_exchange_++;
   a.http10 = head.http10;
@@ -317,13 +333,14 @@ void Connections::complete(Conn& conn) {
   callbacks_.arrived(std::move(a));
 }
 
-void Connections::refuse(Conn& conn, int status, const std::string& why) {
+void Connections::refuse(Conn& conn, int status, const std::string& why, uint64_t rest) {
   const Page page =
       options_.refusal ? options_.refusal(status, why) : Page{"text/plain", why + "\n"};
   const size_t length = page.body.size();
   Headers extra = std::move(conn.refusal.cross_origin);
   if (status == 503) extra.push_back({"Retry-After", "1"});
   conn.write(answer_head(status, page.content_type, extra, &length, false, false) + page.body);
+  conn.rest.most = rest;
   std::string().swap(conn.body);
   conn.release();
   conn.state = Conn::State::kRefusing;
@@ -419,24 +436,32 @@ bool Connections::flushed(Conn& conn) {
 }
 
 // A close with unread bytes of the request would reset the connection, and the client might lose
-// the answer. So the write side ends first, and the rest of the request is read and dropped.
+// the answer. So the write side ends first, and the rest of the request is read and dropped. Where
+// all was read, the connection closes at once.
 void Connections::linger(Conn& conn) {
-  if (conn.peer_closed) return drop(conn);
+  const bool more =
+      evbuffer_get_length(bufferevent_get_input(conn.bev)) > 0 || bytes_wait(conn.bev);
+  if (conn.peer_closed || (conn.rest.most == 0 && !more)) return drop(conn);
+  if (conn.rest.most == 0) conn.rest.most = kRestUnknown;  // requests that nobody reads any more
   conn.state = Conn::State::kLingering;
+  conn.rest.at = lingering_.insert(lingering_.end(), &conn);
+  if (lingering_.size() > std::max(1u, options_.lingering_max)) drop(*lingering_.front());
   slots_.unfinished(conn.slot);
   shutdown(bufferevent_getfd(conn.bev), SHUT_WR);
   conn.rest.end = thread_.now() + options_.rest_time;
   drop_rest(conn);
 }
 
-// As long as bytes come, but not for ever: who sends on without a look at the answer loses it.
+// To the end of the body, where that is known, and as long as bytes come, but not for ever: who
+// sends on without a look at the answer loses it.
 void Connections::drop_rest(Conn& conn) {
   evbuffer* const input = bufferevent_get_input(conn.bev);
   const size_t bytes = evbuffer_get_length(input);
   evbuffer_drain(input, bytes);
   conn.rest.dropped += bytes;
   const Duration left = conn.rest.end - thread_.now();
-  if (conn.rest.dropped > options_.rest_max || left <= Duration::zero()) return drop(conn);
+  const bool whole = conn.rest.dropped >= conn.rest.most && !bytes_wait(conn.bev);
+  if (whole || conn.rest.dropped > options_.rest_max || left <= Duration::zero()) return drop(conn);
   conn.wait(std::min(options_.rest_pause, left));
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -67,7 +68,8 @@ class Connections {
   void hold(Conn& conn);
   void pump(Conn& conn);
   void complete(Conn& conn);
-  void refuse(Conn& conn, int status, const std::string& why);
+  // `rest`: bytes of the request that were not read.
+  void refuse(Conn& conn, int status, const std::string& why, uint64_t rest);
   static void on_flush(int, short, void* self);
   void flush(Conn& conn);
   void drop_slowest();
@@ -89,6 +91,7 @@ class Connections {
       std::make_shared<std::atomic<uint64_t>>(0);
   size_t untaken_ = 0;  // bytes of answers in the connections' buffers
   ConnectionSlots slots_;
+  std::list<Conn*> lingering_;  // the oldest first
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
   // What is sent in one batch of tasks goes out together, at the batch's end.

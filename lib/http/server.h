@@ -88,9 +88,11 @@ struct ServerOptions {
   Duration idle_timeout = std::chrono::seconds(60);
   Bytes body_rate_min{10'000};  // a second
   // The rest of a refused body is read and dropped, so that its client sees the answer: as long as
-  // no pause is longer than this, all of it takes no longer, and is no more.
+  // no pause is longer than this, all of it takes no longer, and is no more. Other connections
+  // close at once with their last answer.
   Duration rest_pause = std::chrono::seconds(5), rest_time = std::chrono::seconds(30);
   Bytes rest_max{256 * kMiB};
+  uint32_t lingering_max = 256;  // connections that wait for such a rest; the oldest gives way
   // Whose pages may ask, and by which hosts' names (http/web_check.h). The local socket is free of
   // this: no web page reaches it.
   std::vector<std::string> names{};

@@ -3,6 +3,7 @@
 #pragma once
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -84,6 +85,10 @@ class RawClient {
     return wait_until(loop_, [&] { return got("\x01 never") || closed_; });
   }
   bool closed() const { return closed_; }  // seen by got()
+  bool ended() const {                     // the server sends no more; reads nothing
+    pollfd fd{.fd = fd_.get(), .events = POLLRDHUP, .revents = 0};
+    return ::poll(&fd, 1, 0) == 1 && (fd.revents & POLLRDHUP) != 0;
+  }
   void end_sending() { ::shutdown(fd_.get(), SHUT_WR); }
   void close() { fd_.reset(); }
   const std::string& received() const { return received_; }
