@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A prompt whose beginning a busy prefill worker has, and all of which the KV store has, most of it on
+# A prompt whose beginning a busy prefill worker has; the KV store has all of it, most of that on
 # its disk only: /explain says for each candidate what it would take from itself, from the other
 # worker, from the store's memory and from its disk, with the times; and what came of it.
 source "$(dirname "$0")/../common.inc"
