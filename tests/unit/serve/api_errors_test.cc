@@ -72,7 +72,7 @@ TEST_CASE("F6: a body of 120,000 members is refused by the limit, wherever JSON 
   std::string body = R"({"model":"tiny","prompt":"x")";
   for (int i = 0; i < 120'000; ++i) body += ",\"k" + std::to_string(i) + "\":1";
   body += "}";
-  Site s(quick(), {.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-members-{port}.sock"});
+  Site s(patient(), {.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-members-{port}.sock"});
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/register",
                            "/query", "/admin/scale-in"}) {
     CAPTURE(path);
@@ -147,7 +147,7 @@ TEST_CASE("400 and 404: what is wrong with a request is named") {
 
 TEST_CASE("401 and 403: routes need keys, and a key opens only its own") {
   const KeyFile keys(kKeys);
-  Site s(quick(), keys.options());
+  Site s(patient(), keys.options());
   const Want none{401, "invalid_request_error", "invalid_api_key", "Authorization: Bearer KEY"};
   const Want wrong{401, "invalid_request_error", "invalid_api_key", "not known"};
   for (const char* path : {"/v1/models", "/config", "/explain/x", "/debug/route?prompt=a", "/what"})
@@ -170,7 +170,7 @@ TEST_CASE("401 and 403: routes need keys, and a key opens only its own") {
 
 TEST_CASE("429 of a tenant's own limit; its caches are its own") {
   const KeyFile keys(kKeys);
-  Site s(quick(), keys.options());
+  Site s(patient(), keys.options());
   s.headers = {{"authorization", "Bearer key-of-a"}};
   CHECK(s.ask("/v1/completions", kAsk).status == 200);
   CHECK(s.d[0]->reserved[0].cache_salt.size() == 64);
@@ -192,7 +192,7 @@ TEST_CASE("F123: tenants are named to monitors only") {
     if (*key != '\0') s.headers = {{"authorization", std::string("Bearer ") + key}};
     return s.ask("/metrics").body.find(named) != std::string::npos;
   };
-  Site s(quick(), options);
+  Site s(patient(), options);
   s.headers = {{"authorization", "Bearer key-of-a"}};
   CHECK(s.ask("/v1/completions", kAsk).status == 200);
   REQUIRE(s.metrics.text().find(named) != std::string::npos);
@@ -202,7 +202,7 @@ TEST_CASE("F123: tenants are named to monitors only") {
   CHECK(s.ask("/metrics").body.find("mc_conductor_requests_total{") != std::string::npos);
 
   options.monitor_key = monitor.name;
-  Site closed(quick(), options);
+  Site closed(patient(), options);
   for (const char* path : {"/metrics", "/cluster"}) {
     closed.headers.clear();
     CHECK(closed.ask(path).status == 401);
@@ -249,7 +249,7 @@ TEST_CASE("F118: beyond loopback only with keys, or by a flag that says so") {
 
 TEST_CASE("keys that change are in force within a second; a file that is wrong changes nothing") {
   const KeyFile keys(kKeys);
-  Site s(quick(), keys.options());
+  Site s(patient(), keys.options());
   const auto status = [&](const char* key) {
     s.headers = {{"authorization", std::string("Bearer ") + key}};
     return s.ask("/v1/models").status;
@@ -268,7 +268,7 @@ TEST_CASE("keys that change are in force within a second; a file that is wrong c
 }
 
 TEST_CASE("429 of a broken promise: which, by how much, and when to retry") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   SUBCASE("ttft") {
     options.admission.ttft_slo = 1ns;
     Site s(options);
@@ -317,7 +317,7 @@ TEST_CASE("499: a client that leaves is counted, and may be explained") {
 
 TEST_CASE("503: no worker, no room in time, a worker that fails, draining") {
   SUBCASE("a worker is missing") {
-    Site s;
+    Site s(quick());
     s.d[0].reset();
     REQUIRE(until(s.loop, [&] { return s.conductor->not_ready() == "no decode worker"; }));
     const auto r = s.ask("/v1/completions", kAsk);
@@ -332,7 +332,7 @@ TEST_CASE("503: no worker, no room in time, a worker that fails, draining") {
     CHECK(s.ask("/live").status == 200);
   }
   SUBCASE("all are full for too long") {
-    Site s;
+    Site s(quick());
     s.d[0]->full = true;
     const auto r = s.ask("/v1/completions", kAsk);
     check(r, {503, "server_error", "no_capacity", "no worker had room"});

@@ -174,8 +174,8 @@ TEST_CASE("every route by method, key and way") {
   };
   const RouteKeys keys;
   const std::string socket = "/tmp/mc-routes-{port}.sock";
-  Site open(quick(), {.http = "127.0.0.1:0", .admin_socket = socket});
-  Site keyed(quick(), {.http = "127.0.0.1:0", .api_keys = keys.name, .admin_socket = socket});
+  Site open(patient(), {.http = "127.0.0.1:0", .admin_socket = socket});
+  Site keyed(patient(), {.http = "127.0.0.1:0", .api_keys = keys.name, .admin_socket = socket});
   const char* const given[] = {"", "", "key-of-a", "key-of-b"};
   for (const Row& row : rows)
     for (size_t i = 0; i < 4; ++i) {
@@ -196,7 +196,7 @@ TEST_CASE("the admin socket is its owner's alone, replaces one left behind, and 
   std::string path;
   struct stat info {};
   {
-    Site s(quick(), {.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-socket-{port}.sock"});
+    Site s(patient(), {.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-socket-{port}.sock"});
     path = s.api->admin_socket();
     REQUIRE(::stat(path.c_str(), &info) == 0);
     CHECK((info.st_mode & 0777) == 0600);
@@ -211,10 +211,10 @@ TEST_CASE("the admin socket is its owner's alone, replaces one left behind, and 
     REQUIRE(fd);
   }
   REQUIRE(::stat(path.c_str(), &info) == 0);
-  Site s(quick(), {.http = "127.0.0.1:0", .admin_socket = path});
+  Site s(patient(), {.http = "127.0.0.1:0", .admin_socket = path});
   CHECK(s.api->admin_socket() == path);
-  Site none(quick(), {.http = "127.0.0.1:0", .admin_socket = "none"});
+  Site none(patient(), {.http = "127.0.0.1:0", .admin_socket = "none"});
   CHECK(none.api->admin_socket().empty());
-  Site automatic(quick(), {.http = "127.0.0.1:0", .runtime_folder = "/nowhere/at/all"});
+  Site automatic(patient(), {.http = "127.0.0.1:0", .runtime_folder = "/nowhere/at/all"});
   CHECK(automatic.api->admin_socket().empty());  // it serves without
 }

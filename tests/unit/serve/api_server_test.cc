@@ -81,7 +81,7 @@ TEST_CASE("a failure in mid-stream is an error event, and no [DONE]") {
 }
 
 TEST_CASE("a refusal is 429 with what a client needs to come back") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.admission.ttft_slo = 1ns;
   Site s(options);
   const auto r = s.ask("/v1/completions", kStream);
@@ -160,7 +160,7 @@ TEST_CASE("a request can be explained afterwards: its candidates, what was predi
 }
 
 TEST_CASE("the settings are shown as they were given") {
-  Site s(quick(), {.http = "127.0.0.1:0"}, R"({"policy": {"value": "rr", "origin": "flag"}})");
+  Site s(patient(), {.http = "127.0.0.1:0"}, R"({"policy": {"value": "rr", "origin": "flag"}})");
   CHECK((*parse_json(s.ask("/config").body))["policy"]["origin"] == "flag");
 }
 
@@ -183,7 +183,7 @@ TEST_CASE("text is turned to tokens and back") {
 }
 
 TEST_CASE("tokens that come together are one event where that is wanted") {
-  Site s(quick(), {.http = "127.0.0.1:0", .coalesce = true});
+  Site s(patient(), {.http = "127.0.0.1:0", .coalesce = true});
   const auto text = s.stream("/v1/completions", kStream);
   CHECK(count(text, "data: ") == 3);  // the text, the usage, [DONE]
   CHECK(text.find(R"("text":"AB")") != std::string::npos);

@@ -7,7 +7,7 @@
 namespace mc::serve::test {
 
 struct Site : Cluster {
-  explicit Site(ConductorOptions options = quick(),
+  explicit Site(ConductorOptions options = patient(),
                 ApiServerOptions serving = {.http = "127.0.0.1:0"},
                 const std::string& config = "{}")
       : Cluster(1, 1, options) {

@@ -150,7 +150,7 @@ TEST_CASE("chat with tools: what is malformed or not done is a 400 that names it
   CHECK(param(R"("tool_choice":"required","tools":[{"type":"function","function":{"name":"f",)"
               R"("parameters":{"type":"array"}}}])") == "tools");
   CHECK(param(kTools + R"(,"parallel_tool_calls":"no")") == "parallel_tool_calls");
-  TextSite without(quick(), "none");
+  TextSite without(patient(), "none");
   const auto r = without.ask("/v1/chat/completions", body(kTools));
   CHECK(r.status == 400);
   CHECK(r.body.find("--tool-call-parser") != std::string::npos);

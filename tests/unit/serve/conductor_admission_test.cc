@@ -11,7 +11,7 @@ namespace conductor_admission_test {
 namespace {
 
 ConductorOptions promising(const char* admission, Duration tbt) {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.token_timeout = 5s;
   options.admission.admission = admission;
   options.admission.tbt_slo = tbt;
@@ -112,7 +112,7 @@ TEST_CASE("more requests than may wait for room are refused with 429") {
 TEST_CASE("every policy of the simulator serves live") {
   for (const std::string& policy : sched::kPolicies) {
     CAPTURE(policy);
-    ConductorOptions options = quick();
+    ConductorOptions options = patient();
     options.policy.policy = policy;
     Cluster c(2, 2, options);
     Heard heard[4];
@@ -129,7 +129,7 @@ TEST_CASE("every policy of the simulator serves live") {
 }
 
 TEST_CASE("who waits for room goes by priority, then by arrival") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.queue_timeout = 10s;
   Cluster c(1, 1, options);
   c.d[0]->full = true;
@@ -159,7 +159,7 @@ TEST_CASE("who waits for room goes by priority, then by arrival") {
 }
 
 TEST_CASE("F68: a request that fits is served while one before it waits for room") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.queue_timeout = options.token_timeout = 30s;
   Cluster c(1, 1, options);
   FakeDecode& d = *c.d[0];

@@ -181,6 +181,13 @@ inline ConductorOptions quick() {
   return o;
 }
 
+// Where no timeout is what a test waits for: a machine that stands still for seconds passes it.
+inline ConductorOptions patient() {
+  ConductorOptions o = quick();
+  o.worker_ttl = o.step_timeout = o.prefill_timeout = o.token_timeout = o.queue_timeout = 60s;
+  return o;
+}
+
 inline GenerateRequest asking(std::vector<int32_t> prompt, const std::string& salt = {}) {
   GenerateRequest g;
   g.prompt = std::move(prompt);
@@ -224,7 +231,7 @@ struct JumpClock final : Clock {
 
 // A conductor and some fake workers. Prefill p0 makes decode answer with two tokens by itself.
 struct Cluster {
-  explicit Cluster(int prefills = 1, int decodes = 1, ConductorOptions options = quick()) {
+  explicit Cluster(int prefills = 1, int decodes = 1, ConductorOptions options = patient()) {
     conductor = *Conductor::open(loop, options, 42, metrics);
     for (int i = 0; i < decodes; ++i)
       d.push_back(std::make_unique<FakeDecode>(loop, conductor->control(), strf("d%d", i)));

@@ -132,7 +132,7 @@ TEST_CASE("without room anywhere a request waits, and gets its place when there 
 }
 
 TEST_CASE("without room for the whole queue timeout it is 503 no_capacity") {
-  Cluster c;
+  Cluster c(1, 1, quick());
   c.d[0]->full = true;
   Heard heard;
   c.submit(heard);
@@ -181,7 +181,7 @@ TEST_CASE("a prefill worker that dies before the first token does not take its r
 }
 
 TEST_CASE("a prefill worker that dies after the KV arrived fails no request") {
-  Cluster c;
+  Cluster c(1, 1, quick());
   std::string request;
   c.p[0]->then = [&](const std::string& r) { request = r; };
   Heard heard;
@@ -199,7 +199,7 @@ TEST_CASE("a prefill worker that dies after the KV arrived fails no request") {
 
 // F95
 TEST_CASE("a decode worker that dies after the first token: another goes on with the answer") {
-  Cluster c(1, 2);
+  Cluster c(1, 2, quick());
   std::string request;
   c.p[0]->then = [&](const std::string& r) { request = r; };
   Heard heard;
@@ -228,7 +228,7 @@ TEST_CASE("a decode worker that dies after the first token: another goes on with
 TEST_CASE("an answer with penalties goes on only at a worker that knows where it began") {
   for (const bool knows : {false, true}) {
     CAPTURE(knows);
-    Cluster c(1, 2);
+    Cluster c(1, 2, quick());
     c.d[1]->continues = knows;
     std::string request;
     c.p[0]->then = [&](const std::string& r) { request = r; };
@@ -425,7 +425,7 @@ TEST_CASE("tokens of an unknown request are aborted at their worker") {
 }
 
 TEST_CASE("a request that cannot meet its promise is refused with 429 and the time of a retry") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.admission.ttft_slo = 1ns;
   Cluster c(1, 1, options);
   Heard heard;
@@ -539,7 +539,7 @@ TEST_CASE("a finish that the protocol does not know is a failure of its worker")
 }
 
 TEST_CASE("what goes wrong on one side reaches the other, and the client, before any deadline") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.retries = 0;
   options.worker_ttl = options.step_timeout = options.prefill_timeout = options.token_timeout = 1h;
   SUBCASE("the prefill worker fails") {

@@ -11,7 +11,7 @@ namespace {
 using LateTokens = std::vector<int32_t>;
 
 struct Streaming : Cluster {  // a request that waits for its tokens
-  explicit Streaming(ConductorOptions options = quick()) : Cluster(1, 1, options) {
+  explicit Streaming(ConductorOptions options = patient()) : Cluster(1, 1, options) {
     p[0]->then = nullptr;
     submit(heard);
     REQUIRE(until(loop, [&] { return !p[0]->prefills.empty(); }));

@@ -62,7 +62,7 @@ TEST_CASE("long prompts are answered as short ones are, and their errors have th
 
 // A model's template may take seconds, whatever the length of the chat: all others waited.
 TEST_CASE("the loop renders no slow template, however short the chat") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.choice.model = text_model(
       "{%- for i in range(300) -%}{%- for j in range(1000) -%}{%- endfor -%}{%- endfor -%}"
       "<|im_start|>{{ messages[0].content }}<|im_end|>");

@@ -276,7 +276,7 @@ TEST_CASE(
   const std::string path = text_model() + "/keys.json";
   std::ofstream(path) << R"({"tenants":[{"name":"a","keys":["key-of-tenant-a"]}]})";
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
-  Site s(quick(), {.http = "127.0.0.1:0", .api_keys = path});
+  Site s(patient(), {.http = "127.0.0.1:0", .api_keys = path});
   const char* const ask =
       R"({"model":"tiny","max_tokens":2,"messages":[{"role":"user","content":"x"}]})";
   s.headers.push_back({"x-api-key", "key-of-tenant-a"});

@@ -39,7 +39,7 @@ TEST_CASE("what is owed is bounded: the worker that was owed nothing new the lon
 TEST_CASE("a decode worker that was away gets the aborts of what ended meanwhile") {
   for (const bool restarted : {false, true}) {
     CAPTURE(restarted);
-    Cluster c;
+    Cluster c(1, 1, quick());
     c.p[0]->silent = true;
     Heard heard;
     c.submit(heard);

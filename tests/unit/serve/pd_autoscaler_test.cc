@@ -110,7 +110,7 @@ TEST_CASE("a hook that does not end is killed; one that fails is logged, and no 
 }
 
 TEST_CASE("the conductor publishes its workers' loads and the wanted numbers") {
-  ConductorOptions options = quick();
+  ConductorOptions options = patient();
   options.pd.enabled = true;
   options.token_timeout = 10s;
   Cluster c(1, 1, options);

@@ -42,7 +42,7 @@ struct Willing : FakeWorker {
 };
 
 struct Site {
-  explicit Site(ConductorOptions options = quick()) {
+  explicit Site(ConductorOptions options = patient()) {
     conductor = *Conductor::open(loop, options, 42, metrics);
   }
   Willing& add(const NodeId& node, const char* role) {

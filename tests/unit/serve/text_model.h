@@ -45,7 +45,7 @@ inline std::string text_model(const std::string& jinja = kTextTemplate) {
 }
 
 struct TextSite : Site {
-  explicit TextSite(ConductorOptions options = quick(), const std::string& parser = "auto")
+  explicit TextSite(ConductorOptions options = patient(), const std::string& parser = "auto")
       : Site(with_model(options), {.http = "127.0.0.1:0", .tool_call_parser = parser}) {
     p[0]->then = [this](const std::string& request) {
       for (const Reserve& r : d[0]->reserved)

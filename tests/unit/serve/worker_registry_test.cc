@@ -122,7 +122,7 @@ TEST_CASE("a restarted worker is another one: what it held is forgotten") {
 }
 
 TEST_CASE("a silent worker is gone after its time, and may come back") {
-  Cluster c(2);
+  Cluster c(2, 1, quick());
   c.p[1].reset();
   REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["nodes"].size() == 2; }));
   CHECK(c.conductor->not_ready().empty());
