@@ -84,12 +84,13 @@ uint32_t RailScheduler::nearest_mapped(const MemoryEnds& memory) const {
 bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
                           const MemoryEnds& memory) {
   Rail& r = rails_[i];
+  if (probe_ == i) probe_.reset();
   const uint32_t near = nearest_mapped(memory);
   const Fitness mine = fitness(i, avoid, now, memory, near);
   if (mine == Fitness::kNone) return false;
   if (rails_.size() == 1) return r.inflight == 0 || r.inflight + bytes <= window(r);
   double best_other = -1, rates = rate(r);
-  bool idle_longest = r.attempts.empty();
+  bool idle_longest = r.attempts.empty(), guess_idle = idle_longest && r.guessed();
   for (RailIndex k = 0; k < rails_.size(); ++k) {
     if (k == i) continue;
     const Fitness theirs = fitness(k, avoid, now, memory, near);
@@ -98,13 +99,20 @@ bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_
     const double p = predicted(rails_[k], bytes, now, memory);
     if (best_other < 0 || p < best_other) best_other = p;
     rates += rate(rails_[k]);
-    if (rails_[k].last_used < r.last_used) idle_longest = false;
+    if (rails_[k].last_used >= r.last_used) continue;
+    idle_longest = false;
+    if (rails_[k].guessed()) guess_idle = false;
   }
   if (r.inflight > 0 && r.inflight + bytes > window(r)) return false;
   if (best_other < 0) return true;
   const double p = predicted(r, bytes, now, memory);
   if (p <= best_other || p <= static_cast<double>(backlog) / rates) return true;
-  return idle_longest && slices_ - last_probe_ >= config_.probe_every;
+  const uint64_t since = slices_ - last_probe_;
+  if (!(idle_longest && since >= config_.probe_every) &&
+      !(guess_idle && since >= config_.probe_guessed_every))
+    return false;
+  probe_ = i;
+  return true;
 }
 
 uint64_t RailScheduler::max_slice_bytes(RailIndex i) const {
@@ -122,10 +130,9 @@ void RailScheduler::limit(RailIndex r, double share) {
 void RailScheduler::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
   Rail& r = rails_[i];
   ++slices_;
-  if (slices_ - last_probe_ >= config_.probe_every) {
-    bool idle_longest = true;
-    for (const Rail& other : rails_) idle_longest = idle_longest && other.last_used >= r.last_used;
-    if (idle_longest) last_probe_ = slices_;
+  if (probe_ == i) {
+    last_probe_ = slices_;
+    probe_.reset();
   }
   const double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
   if (r.attempts.empty()) {
@@ -157,7 +164,8 @@ void RailScheduler::learn(Rail& r, Time now) {
   const bool conclusive = r.sample_bytes >= kSampleBytes && span > 0;
   if (conclusive && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
     double rate = static_cast<double>(r.sample_bytes) / span;
-    if (r.bandwidth > 0) rate = std::min(rate, kRateGrowth * r.bandwidth);
+    if (r.bandwidth > 0 && !r.guessed()) rate = std::min(rate, kRateGrowth * r.bandwidth);
+    ++r.samples;
     r.bandwidth = r.bandwidth == 0 ? rate : r.bandwidth + kRateWeight * (rate - r.bandwidth);
     r.sample_start = now;
     r.sample_bytes = 0;

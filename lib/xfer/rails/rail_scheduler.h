@@ -10,8 +10,9 @@
 // So an idle slow rail helps with a long queue, and stays away from the last slices of a short
 // one. Bandwidth and latency are moving averages of time on the wire (not of time in our own
 // queue) and start unknown: no nominal line rate. Windows follow bandwidth x delay. One slice in a
-// hundred probes the usable rail that was idle longest. late() names overdue attempts, to be
-// hedged on another rail, and lost ones, which count as errors.
+// hundred probes the usable rail that was idle longest; one in ten does while there is a rail whose
+// bandwidth one sample or two speak for: a stall that met its first slice is soon forgotten. late()
+// names overdue attempts, to be hedged on another rail, and lost ones, which count as errors.
 //
 // Thread: one at a time (its owner's mutex). Bytes and Time everywhere.
 // Source: TENT paper 3.3.1, without its submit-time binding and its nominal bandwidth.
@@ -38,8 +39,9 @@ struct SprayConfig {
   Duration window_time = std::chrono::milliseconds(8);  // of work kept in flight beyond the latency
   Duration portion_time = std::chrono::milliseconds(4);
   uint64_t portion_min = 64 * 1024, portion_unknown = 256 * 1024;
-  uint32_t probe_every = 100;  // slices
-  double overdue_factor = 2;   // times what was predicted
+  uint32_t probe_every = 100;         // slices
+  uint32_t probe_guessed_every = 10;  // the same, for rails with few samples
+  double overdue_factor = 2;          // times what was predicted
   Duration overdue_floor = std::chrono::milliseconds(20);
   double lost_factor = 10;  // overdue by this much is an error of the rail
   Duration lost_floor = std::chrono::milliseconds(100);
@@ -107,7 +109,9 @@ class RailScheduler {
     RailHealth health;
     double bandwidth = 0, latency = 0, share = 1;  // bytes/s, s
     double lateness = 0;                           // s beyond what was predicted, an average
+    uint32_t samples = 0;                          // of the bandwidth
     bool knows_latency = false, pinging = false;
+    bool guessed() const { return samples == 1 || samples == 2; }
     uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
     Time last_used{};
     std::vector<Attempt> attempts;  // oldest first
@@ -137,6 +141,7 @@ class RailScheduler {
   SprayConfig config_;
   std::vector<Rail> rails_;
   uint64_t slices_ = 0, last_probe_ = 0;
+  std::optional<RailIndex> probe_;  // takes() said yes to it for this reason alone
 };
 
 }  // namespace mc::xfer

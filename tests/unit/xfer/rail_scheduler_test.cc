@@ -137,6 +137,26 @@ TEST_SUITE("rail_scheduler") {
     CHECK(w.carried(0) > 0);  // probed, one in a hundred
   }
 
+  TEST_CASE("a stall that meets a rail's first slice does not cost it the next hundred") {
+    World w({{.rate = kRate / 50, .rates = {{.05, kRate}}}, {.rate = kRate / 3}});
+    for (int i = 0; i < 100; ++i) {
+      w.push(kSlice, kSlice);
+      w.drain(0);
+    }
+    CHECK(w.carried(0) > 3 * w.carried(1));
+  }
+
+  TEST_CASE("a rail that rests lets the others be probed one in a hundred, not more") {
+    World w({{.rate = kRate / 5}, {.rate = kRate}, {.rate = kRate, .dead_from = 0}});
+    w.spray().down(2, at(0));
+    for (int i = 0; i < 1000; ++i) {
+      w.push(kSlice, kSlice);
+      w.drain(0);
+    }
+    CHECK(w.carried(0) > 3 * kSlice);
+    CHECK(w.carried(0) <= 20 * kSlice);
+  }
+
   TEST_CASE("the last slices of a transfer do not wait for a slow rail") {
     World w({{.rate = kRate}, {.rate = kRate / 20}});
     w.push(8 * kMiB, kSlice);
