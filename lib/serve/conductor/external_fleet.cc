@@ -41,12 +41,33 @@ std::vector<uint64_t> engine_tags(const GenerateRequest& ask, const ExternalEngi
   return tags;
 }
 
-PairUse pair_use(const ExternalEngine& prefill, const GenerateRequest& ask) {
-  if (!ask.proxied) return PairUse::kNone;
-  return use_of(prefill.options.pair, *ask.proxied, prefill.names_blocks);
+// Both halves of the pair have a part in it.
+bool for_both(const ExternalEngine& first, const GenerateRequest& ask) {
+  return ask.proxied &&
+         use_of(first.options.pair, *ask.proxied, first.names_blocks) == PairUse::kBoth;
+}
+
+// The second half of a pair computes such a request itself, whether or not a first half is up.
+bool serves_alone(const ExternalEngines& engines, const ExternalEngine& second,
+                  const ProxiedRequest& request) {
+  if (second.options.role != "decode") return false;
+  const bool names_blocks =
+      std::any_of(engines.all().begin(), engines.all().end(), [&](const auto& e) {
+        return e.second->names_blocks && are_halves(e.second->options, second.options);
+      });
+  return use_of(second.options.pair, request, names_blocks) == PairUse::kSecondAlone;
 }
 
 }  // namespace
+
+bool may_serve(const ExternalEngines& engines, const std::string& model,
+               const ProxiedRequest& request) {
+  return engines.up(model) > 0 ||
+         std::any_of(engines.all().begin(), engines.all().end(), [&](const auto& e) {
+           return e.second->up && e.second->options.serves == model &&
+                  serves_alone(engines, *e.second, request);
+         });
+}
 
 ExternalFleet::ExternalFleet(ExternalEngines& engines, sched::PrefixIndex& index, std::string model,
                              std::function<size_t()> slots, AskOf ask_of)
@@ -72,39 +93,36 @@ void ExternalFleet::add(const GenerateRequest& ask, const sched::Exclusions* out
   const std::string& model = ask.proxied ? ask.proxied->base : model_;
   std::map<std::pair<uint64_t, std::string>, std::vector<uint32_t>> matches;  // by block and salt
   for (const auto& [name, e] : engines_.all()) {
-    if (e->options.url.empty() || e->options.role == "decode" || e->options.serves != model)
+    if (e->options.url.empty() || e->options.serves != model) continue;
+    if (e->options.role == "decode" && !(ask.proxied && serves_alone(engines_, *e, *ask.proxied)))
       continue;
     sched::PrefillView node;
     node.name = name;
-    node.usable = e->up && !e->outliers.ejected(now) &&
+    node.usable = e->up && !e->outliers.ejected(now) && engines_.has_adapter(*e, adapter) &&
                   !(out != nullptr && (out->full.contains(name) || !ask.proxied));
     const ExternalEngine* decodes = e.get();
-    const ExternalEngine* computes = e.get();
     if (e->options.role == "prefill") {
       decodes = partner(*e, out, now);
-      const PairUse use = pair_use(*e, ask);
-      node.usable = node.usable && use != PairUse::kNone;
-      if (use == PairUse::kSecondAlone && decodes != nullptr) computes = decodes;
+      node.usable = node.usable && decodes != nullptr && engines_.has_adapter(*decodes, adapter) &&
+                    for_both(*e, ask);
     }
-    node.usable = node.usable && decodes != nullptr && engines_.has_adapter(*e, adapter) &&
-                  engines_.has_adapter(*decodes, adapter);
     node.whole = true;
-    node.queue_ms = computes->wait_ms(now);
-    node.rate = &computes->rate;
-    node.queued_tokens = computes->ledger.tokens();
-    node.requests = computes->requests;
-    node.assigned = computes->assigned;
+    node.queue_ms = e->wait_ms(now);
+    node.rate = &e->rate;
+    node.queued_tokens = e->ledger.tokens();
+    node.requests = e->requests;
+    node.assigned = e->assigned;
     if (decodes != nullptr) node.context_tokens = decodes->context_tokens;
-    const uint64_t block = computes->cache ? computes->cache->block_tokens() : 0;
+    const uint64_t block = e->cache ? e->cache->block_tokens() : 0;
     if (knows_text_only(ask)) {
-      node.match = engines_.affinity().match(ask.proxied->pieces, computes->registration);
+      node.match = engines_.affinity().match(ask.proxied->pieces, e->registration);
       node.block_tokens = TextAffinity::kPieceTokens;
     } else if (block > 0) {
-      const std::pair key(block, computes->cache->chain_salt(adapter, ask.cache_salt));
+      const std::pair key(block, e->cache->chain_salt(adapter, ask.cache_salt));
       auto it = matches.find(key);
       if (it == matches.end())
-        it = matches.emplace(key, index_.match(engine_tags(ask, *computes), slots_())).first;
-      node.match = it->second[computes->cache->slot()];
+        it = matches.emplace(key, index_.match(engine_tags(ask, *e), slots_())).first;
+      node.match = it->second[e->cache->slot()];
       node.block_tokens = block;
     }
     to.prefill.push_back(std::move(node));
@@ -129,11 +147,9 @@ sched::EnginePair ExternalFleet::charge(uint64_t request, const sched::Decision&
                                         const sched::Exclusions& out, Time now, Time until) {
   const GenerateRequest& ask = ask_of_(request);
   const sched::Candidate& c = decision.chosen;
-  ExternalEngine& chosen = *engines_.find(c.name);
-  const bool has_halves = chosen.options.role == "prefill";
-  ExternalEngine& decodes = has_halves ? *partner(chosen, &out, now) : chosen;  // add() found it
-  const bool pair = has_halves && pair_use(chosen, ask) == PairUse::kBoth;
-  ExternalEngine& e = pair ? chosen : decodes;
+  ExternalEngine& e = *engines_.find(c.name);
+  const bool pair = e.options.role == "prefill";
+  ExternalEngine& decodes = pair ? *partner(e, &out, now) : e;  // add() found it
   e.ledger.charge(request, c.prefill_ms, ask.tokens() - c.reused_tokens, now);
   ++e.assigned;
   ++e.requests;

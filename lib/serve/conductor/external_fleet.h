@@ -51,4 +51,9 @@ class ExternalFleet final : public sched::EngineFleet {
   Random random_{fresh_seed()};
 };
 
+// Whether an engine that is up may take the request for that model: both halves of a pair, or the
+// second where it needs no first.
+bool may_serve(const ExternalEngines& engines, const std::string& model,
+               const ProxiedRequest& request);
+
 }  // namespace mc::serve

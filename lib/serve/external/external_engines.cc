@@ -55,10 +55,7 @@ size_t ExternalEngines::up(const std::string& model) const {
 ExternalEngine* ExternalEngines::partner(const ExternalEngine& prefill, const May& may) const {
   ExternalEngine* best = nullptr;
   for (const auto& [name, e] : engines_) {
-    if (!e->up || e->options.role != "decode" || e->options.kv_group != prefill.options.kv_group ||
-        e->options.pair != prefill.options.pair || e->options.serves != prefill.options.serves ||
-        !may(name))
-      continue;
+    if (!e->up || !are_halves(prefill.options, e->options) || !may(name)) continue;
     const bool less = best == nullptr || std::pair(e->context_tokens, e->requests) <
                                              std::pair(best->context_tokens, best->requests);
     if (less) best = e.get();

@@ -62,6 +62,11 @@ Result<> check_pair(const ExternalOptions& o) {
 
 }  // namespace
 
+bool are_halves(const ExternalOptions& first, const ExternalOptions& second) {
+  return first.role == "prefill" && second.role == "decode" && first.kv_group == second.kv_group &&
+         first.pair == second.pair && first.serves == second.serves;
+}
+
 Result<> check_external(const ExternalOptions& o) {
   if (o.name.empty() || o.name.size() > 128 ||
       !std::all_of(o.name.begin(), o.name.end(), [](char c) { return c > ' ' && c < 0x7f; }))

@@ -31,6 +31,9 @@ struct ExternalOptions {
   bool posted = false;    // by POST /register: kept in the state file, where there is one
 };
 
+// The first may hand what it computed to the second.
+bool are_halves(const ExternalOptions& first, const ExternalOptions& second);
+
 // What POST /register takes:
 //   {"instance_id", "url", "model", "modelname", "endpoint", "replay_endpoint", "block_size",
 //   "tenant_id",

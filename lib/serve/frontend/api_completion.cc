@@ -10,6 +10,7 @@
 #include "serve/answers/messages_writer.h"
 #include "serve/answers/openai_writer.h"
 #include "serve/answers/responses_writer.h"
+#include "serve/conductor/external_fleet.h"
 #include "serve/frontend/api_answer.h"
 #include "serve/frontend/openai_proxied.h"
 #include "serve/protocol/json_text.h"
@@ -164,7 +165,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
   }
   if (asked.own && asked.own->best_of + asked.own->more_prompts.size() > 1 && asked.proxied)
-    choose_side(asked, s.conductor_.external().up(s.limits_.model) > 0);
+    choose_side(asked, may_serve(s.conductor_.external(), s.limits_.model, *asked.proxied));
   GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
     return s.tenants_.salt(tenant, salt);
   });

@@ -147,6 +147,30 @@ TEST_CASE("several answers are the second half's alone where a pair's transfer i
   m.check_idle();
 }
 
+TEST_CASE("what the second half of a pair does alone it does while its first half is down") {
+  const char* kind = "concurrent";
+  SUBCASE("concurrent") {}
+  SUBCASE("sequential, whose first half has named blocks") { kind = "sequential"; }
+  PairSite m(kind);
+  CHECK(m.ask("/v1/completions", prompt_with("")).status == 200);
+  m.d->asked.clear();
+  m.p->http.reset();
+  m.conductor->external().find("p")->up = false;  // as its next check finds
+  CHECK(m.ask("/ready").status == 503);
+  const std::string texts = R"({"model":"tiny","prompt":["abcd","efghijkl"]})";
+  for (const std::string& several : {prompt_with(R"(,"n":2)"), texts}) {
+    CAPTURE(several);
+    const auto r = m.ask("/v1/completions", several);
+    CHECK_MESSAGE(r.status == 200, r.body);
+    CHECK(r.headers.at("x-mc-prefill") == "d");
+    CHECK(m.d->asked.back() == *parse_json(several));
+  }
+  const auto r = m.ask("/v1/completions", prompt_with(""));
+  CHECK_MESSAGE(r.status == 503, r.body);
+  CHECK(m.d->asked.size() == 2);
+  m.check_idle();
+}
+
 TEST_CASE("what gives no tokens goes to no pair, and no half is blamed for it") {
   for (const char* kind : {"sequential", "concurrent", "sglang"}) {
     CAPTURE(kind);
