@@ -6,9 +6,6 @@
 #include "base/mutex.h"
 
 namespace mc::serve {
-namespace {
-constexpr size_t kTextThreads = 2;
-}
 
 struct TextPool::Shared {
   Shared(io::Loop& l, FairQueueLimits limits) : loop(l), queue(limits) {}
@@ -61,10 +58,10 @@ void TextPool::Shared::post(const std::shared_ptr<Shared>& s) {
   }
 }
 
-TextPool::TextPool(io::Loop& loop, FairQueueLimits limits)
+TextPool::TextPool(io::Loop& loop, FairQueueLimits limits, size_t threads)
     : shared_(std::make_shared<Shared>(loop, limits)) {
   shared_->pool = this;
-  for (size_t i = 0; i < kTextThreads; ++i)
+  for (size_t i = 0; i < threads; ++i)
     threads_.emplace_back([s = shared_, i] { Shared::run(s, i == 0); });
 }
 

@@ -1,6 +1,6 @@
 // Threads for what takes long with a client's text: parsing and tokenizing it. The loop goes on
-// meanwhile. Each tenant has a queue (fair_queue.h); one thread takes no large texts, so that
-// others do not wait for them.
+// meanwhile. Each tenant has a queue (fair_queue.h); of several threads only the first takes large
+// texts, so that others do not wait for them.
 //
 // Errors: kBusy: the tenant's queue is full; kNoSpace: the queue of all is.
 // Thread: the loop's.
@@ -20,7 +20,7 @@ namespace mc::serve {
 
 class TextPool {
  public:
-  explicit TextPool(io::Loop& loop, FairQueueLimits limits = {});
+  explicit TextPool(io::Loop& loop, FairQueueLimits limits = {}, size_t threads = 2);
   ~TextPool();  // waits for what runs, and forgets the rest; calls nothing
   TextPool(const TextPool&) = delete;
   TextPool& operator=(const TextPool&) = delete;

@@ -105,6 +105,48 @@ TEST_CASE("full queues refuse, and a pool that ends forgets what waits") {
   CHECK(t.log == "");
 }
 
+TEST_CASE("templates that take long hold up each other, and no other text") {
+  Texts t;
+  TextWork texts(t.loop, [&](const http::Exchange& x, const std::string&, const ApiError& e) {
+    x.reply(e.status, "text/plain", "no\n");
+  });
+  std::atomic<int> bounded = 0;
+  const auto opened = http::Server::open(t.loop, "127.0.0.1:0", {}, [&](http::Exchange x) {
+    const std::string& path = x.request().path;
+    const auto then = [x](bool done) {
+      if (done) x.reply(200, "text/plain", "yes\n");
+    };
+    const size_t bytes = path.ends_with("large") ? kLarge : path.ends_with("long") ? 10'000 : 10;
+    if (!path.starts_with("/slow"))
+      return texts.run(
+          x, "id", 1, bytes, [] {}, then);
+    const auto slow = [&t, &bounded](RenderingBound* bound) {
+      if (bound == nullptr) return t.gate()();
+      bound->exceeded = true;
+      ++bounded;
+    };
+    texts.render(x, "id", 0, bytes, slow, then);
+  });
+  REQUIRE(opened);
+  const std::string& address = (*opened)->address();
+  std::vector<http::testing::RawClient> clients;
+  for (const char* path : {"/slow", "/slow-long", "/slow-large", "/slow", "/slow-long"}) {
+    clients.emplace_back(t.loop, address);
+    clients.back().send(strf("GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path));
+  }
+  {
+    const std::shared_ptr<void> end(nullptr, [&](void*) { t.open.set_value(); });
+    // On the loop and beside it; beside it.
+    REQUIRE(t.until([&] { return bounded == 2 * 2 + 3 && t.begun == 1; }));
+    for (const char* path : {"/short", "/long", "/large"}) {
+      CAPTURE(path);
+      CHECK(http::testing::ask_at(t.loop, address, path, "").status == 200);
+    }
+    CHECK(t.begun == 1);
+  }
+  for (auto& client : clients) CHECK(client.wait_for("yes\n"));
+}
+
 TEST_CASE("work that throws refuses its request, and no other") {
   Texts t;
   std::vector<ApiError> refused;
