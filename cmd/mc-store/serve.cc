@@ -123,9 +123,9 @@ Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, StoreNode& node, rp
   client.timeout = options.tier.lease;
   MC_TRY(disk.client, AsyncClient::open(loop, engine, client, metrics, 1));
   disk.tier->on_promote(
-      [to = disk.client.get(), &node, &loop](
+      [to = disk.client.get(), tier = disk.tier.get(), &loop](
           const ssd::Stored& object, std::span<const std::byte> value, FileStorage::Promoted done) {
-        auto [key, as] = as_put(object, node.keep_clock().now_s(loop.now()));
+        auto [key, as] = as_put(object, tier->keep_clock().now_s(loop.now()));
         to->put(std::move(key), value, std::move(as),
                 [done = std::move(done)](const Result<PutOutcome>& outcome) {
                   if (!outcome) return done(fail(outcome.error()));

@@ -20,7 +20,7 @@ constexpr const char* kKinds[] = {"bucket", "file", "offset"};
 
 // The segment's file is not there: these are the facts of it that its index has.
 store::SegmentIndex::Segment segment_of(const std::string& folder) {
-  return {7, 8, 1 * kMiB, 1 * kMiB, folder + "/segment", "frozen boot"};
+  return {7, 8, 1 * kMiB, 1 * kMiB, folder + "/segment", "frozen boot", 0};
 }
 std::string index_of(const std::string& folder) { return folder + "/segment.index"; }
 

@@ -18,8 +18,6 @@ constexpr Duration kFenceAsk = std::chrono::milliseconds(5);
 constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
 constexpr size_t kPageRecords = 2048;  // per inventory message: 2 MiB with the longest keys
 
-uint64_t wall_s() { return static_cast<uint64_t>(wall_now_ns() / 1'000'000'000); }
-
 }  // namespace
 
 void NodeOptions::describe(OptionList& v) {
@@ -38,7 +36,8 @@ void NodeOptions::describe(OptionList& v) {
 }
 
 Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
-                                  const NodeOptions& options, const Clock& clock) {
+                                  const NodeOptions& options, const Clock& clock,
+                                  const HostTimes& host) {
   MC_TRY_(check_node_id(name));
   if (options.heartbeat < std::chrono::milliseconds(1))
     return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
@@ -50,11 +49,13 @@ Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
   PreparedNode out;
+  out.keep_clock.emplace(host, clock.now());
   MC_TRY(out.masters, find_masters(options.master, clock, kFindMasters));
   const std::vector<std::string> size{bytes_text(options.size.n)};
   MC_TRY(out.segments,
          options.memory.empty()
-             ? Segments::open(engine, options.segments.empty() ? size : options.segments)
+             ? Segments::open(engine, options.segments.empty() ? size : options.segments,
+                              out.keep_clock->mark(host, clock.now()))
              : Segments::open_in(engine, options.memory));
   return out;
 }
@@ -69,25 +70,23 @@ Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine&
   MC_TRY(auto master, rpc::Client::connect(loop, prepared.masters, rpc::Channel::kShm));
   Segments::Recovered recovered = prepared.segments->take_recovered();
   NodeRef me{std::move(name), std::move(control), engine.generation()};
-  auto node =
-      std::unique_ptr<StoreNode>(new StoreNode(loop, engine, std::move(me), options, metrics,
-                                               std::move(prepared.segments), std::move(master)));
+  auto node = std::unique_ptr<StoreNode>(new StoreNode(
+      loop, engine, std::move(me), options, metrics, std::move(prepared), std::move(master)));
   node->restore(std::move(recovered));
   node->mount();
   return node;
 }
 
 StoreNode::StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-                     Metrics& metrics, std::unique_ptr<Segments> segments,
-                     std::unique_ptr<rpc::Client> master)
+                     Metrics& metrics, PreparedNode prepared, std::unique_ptr<rpc::Client> master)
     : loop_(loop),
       me_(std::move(me)),
       options_(options),
-      segments_(std::move(segments)),
+      segments_(std::move(prepared.segments)),
       layout_(segments_->layout()),
       master_(std::move(master)),
       directory_(layout_),
-      keep_clock_(wall_s(), loop.clock().now()),
+      keep_clock_(*prepared.keep_clock),
       copier_(
           loop, engine, [this](uint64_t offset) { return segments_->bytes_at(offset); },
           options.copy_timeout,
@@ -238,7 +237,7 @@ void StoreNode::take(const HeartbeatReply& reply) {
     log_error("store", "%s", kept.error().what.c_str());
   objects_.set(static_cast<double>(directory_.objects()));
   bytes_.set(static_cast<double>(directory_.bytes()));
-  if (const int64_t by = keep_clock_.stepped_s(wall_s(), loop_.clock().now()); by != 0)
+  if (const int64_t by = keep_clock_.stepped_s(host_times().wall_s, loop_.clock().now()); by != 0)
     log_warn("store", "the wall clock was set %s by %s: times to live go on as before",
              by > 0 ? "forward" : "back", to_text(std::chrono::seconds(std::abs(by))).c_str());
   beat();

@@ -7,6 +7,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -36,13 +37,15 @@ struct NodeOptions {
 };
 
 struct PreparedNode {  // what takes seconds to get
+  std::optional<KeepClock> keep_clock;
   std::string masters;
   std::unique_ptr<Segments> segments;
 };
 // Any thread: see Opening. Errors: kNoSpace (not enough memory); kInvalid; kUnavailable (no
 // masters).
 Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
-                                  const NodeOptions& options, const Clock& clock);
+                                  const NodeOptions& options, const Clock& clock,
+                                  const HostTimes& host = host_times());
 
 class StoreNode {
  public:
@@ -81,8 +84,7 @@ class StoreNode {
  private:
   enum class State { kMounting, kMounted, kStopping };
   StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-            Metrics& metrics, std::unique_ptr<Segments> segments,
-            std::unique_ptr<rpc::Client> master);
+            Metrics& metrics, PreparedNode prepared, std::unique_ptr<rpc::Client> master);
   void restore(Segments::Recovered recovered);
   void mount();
   void send_inventory(uint64_t after, bool from_start);

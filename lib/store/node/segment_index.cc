@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "store/node/keep_clock.h"
 #include "store/node/part_reader.h"
 
 namespace mc::store {
@@ -17,7 +18,7 @@ namespace {
 
 constexpr char kMagic[8] = {'m', 'c', 's', 'e', 'g', 'i', 'd', 'x'};
 constexpr uint32_t kVersion = 1, kEntryMagic = 0x4553434d;  // "MCSE"
-constexpr size_t kHeader = 64, kEntryHead = 8, kHash = 8;
+constexpr size_t kHeader = 64, kAhead = 48, kEntryHead = 8, kHash = 8;
 constexpr size_t kEntryMax = 64 * kKiB;  // a record has some 2.5 KiB at most
 constexpr const char* kNext = ".next";   // suffix of the file that replaces it
 
@@ -33,7 +34,7 @@ T get(std::string_view from, size_t at) {
 }
 uint64_t hash_of(std::string_view text, size_t at, size_t n) { return xxh3(text.data() + at, n); }
 
-// magic, version, zero, device, inode, capacity, hash of the boot's name, zero, hash
+// magic, version, zero, device, inode, capacity, hash of the boot's name, ahead_s, hash
 std::string header_of(const SegmentIndex::Segment& of) {
   std::string out(kMagic, sizeof kMagic);
   put(out, kVersion);
@@ -42,7 +43,7 @@ std::string header_of(const SegmentIndex::Segment& of) {
   put(out, of.inode);
   put(out, of.capacity);
   put(out, xxh3(of.boot.data(), of.boot.size()));
-  put(out, uint64_t{0});
+  put(out, of.ahead_s);
   put(out, hash_of(out, 0, out.size()));
   return out;
 }
@@ -73,6 +74,11 @@ std::string head_at(const std::string& path) {
   const io::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   return fd && ::pread(fd.get(), head.data(), kHeader, 0) == static_cast<ssize_t>(kHeader) ? head
                                                                                            : "";
+}
+
+// Whether two headers are of one segment, whatever the clocks of their processes.
+bool same_segment(std::string_view a, std::string_view b) {
+  return a.size() >= kAhead && b.size() >= kAhead && a.substr(0, kAhead) == b.substr(0, kAhead);
 }
 
 bool same_file(int fd, const std::string& path) {
@@ -112,7 +118,7 @@ Result<std::unique_ptr<SegmentIndex>> SegmentIndex::open(const std::string& path
   // An unfinished replacement is whole if the segment's file was replaced already. Else it ends
   // anywhere, and this index is newer.
   const std::string next = path + kNext, head = head_at(path), mine = header_of(of);
-  if (head_at(next) != mine || head == mine || head.empty()) {
+  if (!same_segment(head_at(next), mine) || same_segment(head, mine) || head.empty()) {
     ::unlink(next.c_str());
   } else if (::rename(next.c_str(), path.c_str()) != 0) {
     return fail_errno("rename %s", next.c_str());
@@ -161,7 +167,15 @@ Result<> SegmentIndex::check_header(const Segment& of, std::string_view text) {
     return fail(Code::kInvalid,
                 "%s is not the file that %s was written for: bring that back, or remove both", file,
                 index);
+  const auto ahead_s = get<int64_t>(text, kAhead);
+  if (ahead_s != 0 && of.ahead_s != 0) later_s_ = of.ahead_s - ahead_s;
   return {};
+}
+
+std::vector<ObjectRecord> SegmentIndex::records() const {
+  std::vector<ObjectRecord> out = held_.page(0, true, SIZE_MAX);
+  for (ObjectRecord& r : out) r.keep_until_s = KeepClock::moved(r.keep_until_s, later_s_);
+  return out;
 }
 
 // Keeps what the list says at its end: at most one record a page of the segment (Layout::holds()).

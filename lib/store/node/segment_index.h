@@ -39,6 +39,9 @@ class SegmentIndex {
     uint64_t bytes = 0;  // the file's size now
     std::string path;
     std::string boot;  // id of the machine's boot
+    // What its process's KeepClock counts is this much more than the seconds since that boot; 0:
+    // not known.
+    int64_t ahead_s = 0;
   };
   // Opens the index, or creates it. Errors: kBusy (another process has it); kInvalid (the segment's
   // file has content without an index, or another size, or the index is of another file);
@@ -46,7 +49,8 @@ class SegmentIndex {
   static Result<std::unique_ptr<SegmentIndex>> open(const std::string& path, const Segment& of);
 
   // Content when it was opened: records by offset, and removals.
-  std::vector<ObjectRecord> records() const { return held_.page(0, true, SIZE_MAX); }
+  // Their times to live are of the clock of `of`.
+  std::vector<ObjectRecord> records() const;
   void tell_dead(Inventory& m) const { held_.tell_dead(m); }
   const std::string& doubt() const { return doubt_; }  // why its content does not count, or empty
 
@@ -71,6 +75,7 @@ class SegmentIndex {
   Directory held_;
   std::string doubt_, gathered_;
   uint64_t bytes_ = 0;
+  int64_t later_s_ = 0;  // by which the ends of times to live in it are moved
   bool given_up_ = false;
 };
 

@@ -24,10 +24,6 @@ uint64_t guard_bytes(uint64_t capacity) {
   return (capacity / kPage * 8 + kPage - 1) / kPage * kPage;
 }
 
-std::string boot_name() {
-  return io::read_file("/proc/sys/kernel/random/boot_id").value_or("unknown");
-}
-
 // The record with its offsets moved to another segment start.
 ObjectRecord moved(ObjectRecord record, uint64_t by) {
   record.offset += by;
@@ -94,14 +90,13 @@ Result<SegmentSpec> SegmentSpec::parse(const std::string& text) {
 
 Result<std::unique_ptr<Segments>> Segments::open(xfer::Engine& engine,
                                                  const std::vector<std::string>& specs,
-                                                 std::string boot) {
+                                                 const ClockMark& now) {
   if (specs.empty() || specs.size() > kSegmentsMax)
     return fail(Code::kInvalid, "%zu segments: want 1 to %zu", specs.size(), kSegmentsMax);
-  if (boot.empty()) boot = boot_name();
   auto out = std::unique_ptr<Segments>(new Segments(engine));
   for (const std::string& text : specs) {
     MC_TRY(const SegmentSpec spec, SegmentSpec::parse(text));
-    MC_TRY_(out->add(spec, boot));
+    MC_TRY_(out->add(spec, now));
   }
   out->lay_out();
   return out;
@@ -137,11 +132,11 @@ void Segments::lay_out() {
   }
 }
 
-Result<> Segments::add(const SegmentSpec& spec, const std::string& boot) {
+Result<> Segments::add(const SegmentSpec& spec, const ClockMark& now) {
   Part part;
   part.spec = spec;
   if (!spec.file.empty()) {
-    MC_TRY_(add_file(part, boot));
+    MC_TRY_(add_file(part, now));
   } else {
     auto mapped = map(part, {spec.huge_pages, spec.numa, {}});
     if (!mapped && mapped.error().code == Code::kNoSpace && spec.huge_pages && !spec.fallback)
@@ -164,7 +159,7 @@ Result<> Segments::map(Part& part, xfer::MemorySource source) {
   return {};
 }
 
-Result<> Segments::add_file(Part& part, const std::string& boot) {
+Result<> Segments::add_file(Part& part, const ClockMark& now) {
   const std::string& path = part.spec.file;
   io::Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!fd) return fail_errno("open %s", path.c_str());
@@ -176,8 +171,13 @@ Result<> Segments::add_file(Part& part, const std::string& boot) {
                 "%s is on hugetlbfs, where files cannot be written to: say '@index=PATH' with one "
                 "elsewhere",
                 path.c_str());
-  part.file = {info.st_dev, info.st_ino, part.spec.bytes, static_cast<uint64_t>(info.st_size),
-               path,        boot};
+  part.file = {info.st_dev,
+               info.st_ino,
+               part.spec.bytes,
+               static_cast<uint64_t>(info.st_size),
+               path,
+               now.host.boot.empty() ? "unknown" : now.host.boot,
+               static_cast<int64_t>(now.own_s) - static_cast<int64_t>(now.host.boot_s)};
   MC_TRY(part.index, SegmentIndex::open(part.spec.index, part.file));
   if (const std::string& why = part.index->doubt(); !why.empty())
     log_warn("store", "%s: starts empty: %s: %s", path.c_str(), part.spec.index.c_str(),

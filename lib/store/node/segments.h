@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "store/node/keep_clock.h"
 #include "store/node/segment_index.h"
 #include "xfer/engine.h"
 
@@ -33,10 +34,10 @@ struct SegmentSpec {  // "SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fal
 
 class Segments {
  public:
-  // `boot`: as in SegmentIndex::Segment; empty: this machine's.
+  // `now`: by which times to live in files are counted.
   static Result<std::unique_ptr<Segments>> open(xfer::Engine& engine,
                                                 const std::vector<std::string>& specs,
-                                                std::string boot = {});
+                                                const ClockMark& now);
   // One segment in memory of the application, which outlives it. What is before the first page is
   // not used. kInvalid: less than two pages.
   static Result<std::unique_ptr<Segments>> open_in(xfer::Engine& engine,
@@ -70,8 +71,8 @@ class Segments {
     uint64_t begun = 0;                   // bytes of the index after its last rewrite
   };
   explicit Segments(xfer::Engine& engine) : engine_(engine) {}
-  Result<> add(const SegmentSpec& spec, const std::string& boot);
-  Result<> add_file(Part& part, const std::string& boot);
+  Result<> add(const SegmentSpec& spec, const ClockMark& now);
+  Result<> add_file(Part& part, const ClockMark& now);
   Result<> take_over(Part& part, io::Fd old, const std::vector<ObjectRecord>& listed);
   void lay_out();
   Result<> map(Part& part, xfer::MemorySource source);

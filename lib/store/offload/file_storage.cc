@@ -61,16 +61,16 @@ Result<ssd::BackendOptions> TierOptions::backend_options() const {
 }
 
 Result<PreparedTier> prepare_tier(xfer::Engine& engine, const NodeOptions& master,
-                                  const TierOptions& options, const Clock& clock) {
+                                  const TierOptions& options, const Clock& clock, HostClock host) {
   PreparedTier out;
   MC_TRY(out.options, options.backend_options());
   MC_TRY(out.masters, find_masters(master.master, clock, kFindMasters));
   const uint64_t capacity = options.staging.n / kPage * kPage, guards = guards_of(options);
   MC_TRY(out.memory, engine.allocate(guards + capacity));
-  MC_TRY(out.disk, ssd::open_disk(options.folder, {options.uring, true}));
-  ssd::use_memory(*out.disk, {out.memory.data() + guards, capacity});
+  MC_TRY(const auto disk, ssd::open_disk(options.folder, {options.uring, true}));
+  ssd::use_memory(*disk, {out.memory.data() + guards, capacity});
   const Time began = clock.now();
-  MC_TRY(out.backend, ssd::open_backend(out.disk, out.options, clock, out.scan));
+  MC_TRY(out.backend, ssd::open_backend(disk, out.options, clock, out.scan));
   for (const std::string& what : out.scan.damaged)
     log_warn("ssd", "skipped: %s", escape(what).c_str());
   log_info("ssd", "%s: %llu objects, %s of %s used, %llu damaged, %llu unfinished; read in %s ms",
@@ -80,6 +80,7 @@ Result<PreparedTier> prepare_tier(xfer::Engine& engine, const NodeOptions& maste
            static_cast<unsigned long long>(out.scan.damaged_count),
            static_cast<unsigned long long>(out.scan.unfinished),
            number_text(std::round(to_ms(clock.now() - began))).c_str());
+  out.clock.emplace(disk, std::move(host), clock.now());
   return out;
 }
 
@@ -113,7 +114,7 @@ FileStorage::FileStorage(io::Loop& loop, const StoreNode& node, const NodeOption
       master_(std::move(client)),
       backend_options_(prepared.options),
       scan_(std::move(prepared.scan)),
-      disk_(std::move(prepared.disk)),
+      clock_(std::move(*prepared.clock)),
       backend_(std::move(prepared.backend)),
       staging_(options.staging.n, options.lease),
       stored_(metrics.counter("mc_ssd_stored_total", "objects written to the disk")),
@@ -139,6 +140,7 @@ void FileStorage::mount() {
   mounted_ = false;
   ++mounts_;
   if (!node_.mounted()) return retry({Code::kUnavailable, ""});
+  clock_.seconds().mounted(node_.keep_clock().master_s(loop_.now()), loop_.now());
   inventory_ = backend_->objects();
   taken_ = 0;
   send_page(0);
@@ -151,7 +153,7 @@ void FileStorage::send_page(size_t from) {
               staging_.capacity()};
   for (size_t i = from; i < from + n; ++i) {
     m.objects.push_back(tier_object(inventory_[i]));
-    m.objects.back().keep_until_s = node_.keep_clock().there(inventory_[i].keep_until_s);
+    m.objects.back().keep_until_s = keep_clock().there(inventory_[i].keep_until_s);
   }
   master_->call(m, master_options_.call_timeout,
                 [this, at = mounts_, next = from + n, last = m.last](const Result<TierAck>& reply) {
@@ -176,6 +178,8 @@ void FileStorage::beat() {
   beating_ = true;
   if (loop_.now() >= trouble_until_) trouble_.clear();
   writer_->post([this] { backend_->compact(); });
+  if (const auto mark = clock_.stepped(loop_.clock().now()))
+    writer_->post([this, mark = *mark] { clock_.leave_mark(mark); });
   if (!writing_ && !removals_.failed.empty() && loop_.now() >= removals_.again_at)
     forget(std::exchange(removals_.failed, {}), false);
   const ssd::Usage u = usage();
@@ -211,7 +215,7 @@ void FileStorage::take(const TierWork& work) {
     } else {
       gathering_bytes_ += job.object.bytes;
       gathering_.push_back({job, loop_.now() + options_.flush});
-      gathering_.back().job.object.keep_until_s = node_.keep_clock().here(job.object.keep_until_s);
+      gathering_.back().job.object.keep_until_s = keep_clock().here(job.object.keep_until_s);
     }
   }
   if (work.hurry)

@@ -14,6 +14,7 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "rpc/client.h"
 #include "rpc/server.h"
 #include "store/node/node.h"
+#include "store/offload/folder_clock.h"
 #include "store/protocol/tier_messages.h"
 #include "store/ssd/backend.h"
 #include "store/ssd/serial_executor.h"
@@ -49,14 +51,15 @@ struct PreparedTier {  // what takes minutes to get
   std::string masters;
   ssd::BackendOptions options;
   xfer::Memory memory;  // guard words, then staging
-  std::shared_ptr<ssd::Disk> disk;
   std::unique_ptr<ssd::Backend> backend;
   ssd::ScanReport scan;
+  std::optional<FolderClock> clock;
 };
 // Scans the disk. Any thread: see Opening. Errors: those of ssd::open_backend(); kInvalid; kNoSpace
 // (no staging memory); kUnavailable (no masters).
 Result<PreparedTier> prepare_tier(xfer::Engine& engine, const NodeOptions& master,
-                                  const TierOptions& options, const Clock& clock);
+                                  const TierOptions& options, const Clock& clock,
+                                  HostClock host = host_times);
 
 class FileStorage {
  public:
@@ -91,7 +94,8 @@ class FileStorage {
   ssd::Usage usage() const { return backend_->usage(); }
   const ssd::ScanReport& scan() const { return scan_; }
   bool mounted() const { return mounted_; }
-  size_t gathered() const { return gathering_.size(); }  // jobs to write
+  const KeepClock& keep_clock() const { return clock_.seconds(); }  // of what lies there
+  size_t gathered() const { return gathering_.size(); }             // jobs to write
   const std::string& trouble() const { return trouble_; }
   static constexpr size_t kReaders = 2;
 
@@ -156,7 +160,7 @@ class FileStorage {
   std::unique_ptr<rpc::Client> master_;
   const ssd::BackendOptions backend_options_;
   const ssd::ScanReport scan_;
-  const std::shared_ptr<ssd::Disk> disk_;
+  FolderClock clock_;
   const std::unique_ptr<ssd::Backend> backend_;
   ssd::Staging staging_;
   Promote promote_;
@@ -164,8 +168,7 @@ class FileStorage {
   uint64_t promoting_ = 0;  // bytes
 
   bool mounted_ = false, reporting_ = false, beating_ = false;
-  uint64_t mounts_ = 0;  // replies to an earlier mount are void
-  uint64_t taken_ = 0;   // the last job
+  uint64_t mounts_ = 0, taken_ = 0;  // replies to an earlier mount are void; the last job
   std::vector<ssd::Stored> inventory_;
   std::string last_error_, trouble_;
   Time trouble_until_{}, retry_at_ = Time::max();

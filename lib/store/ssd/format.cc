@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kFolderMagic = "mcssddir", kRecordMagic = "mcrecord",
                            kHeadMagic = "mcbucket", kTableMagic = "mctables",
-                           kLogMagic = "mcindex\n";
+                           kLogMagic = "mcindex\n", kClockMagic = "mcsclock";
 constexpr uint32_t kEntryMagic = 0x4543'4d49;
 constexpr size_t kTenantBytesMax = 255;
 constexpr size_t kEntryBytesMax = 128 + kTenantBytesMax + kObjectKeyBytesMax;
@@ -133,6 +133,29 @@ Result<std::string> decode_folder(std::string_view bytes) {
   std::string backend(in.text(n));
   if (!in.ok()) return fail(Code::kCorrupt, "folder: too short");
   return backend;
+}
+
+std::string encode_mark(const FolderMark& mark) {
+  std::string out = start(kClockMagic);
+  put(out, mark.own_s);
+  put(out, mark.wall_s);
+  put(out, mark.boot_s);
+  put(out, static_cast<uint32_t>(mark.boot.size()));
+  out += mark.boot;
+  put_hash(out);
+  return out;
+}
+
+Result<FolderMark> decode_mark(std::string_view bytes) {
+  MC_TRY(In in, open_sealed(bytes, kClockMagic, "clock"));
+  FolderMark out;
+  out.own_s = in.get<uint64_t>();
+  out.wall_s = in.get<uint64_t>();
+  out.boot_s = in.get<uint64_t>();
+  const auto n = in.get<uint32_t>();
+  out.boot = in.text(n);
+  if (!in.ok()) return fail(Code::kCorrupt, "clock: too short");
+  return out;
 }
 
 std::string encode_record(const Stored& object) {

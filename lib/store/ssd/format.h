@@ -39,6 +39,14 @@ std::string encode_folder(std::string_view backend);
 // Returns: the backend's name.
 Result<std::string> decode_folder(std::string_view bytes);
 
+// ---- the folder's clock: how far a process had counted, and the machine beside it
+struct FolderMark {
+  uint64_t own_s = 0, wall_s = 0, boot_s = 0;  // as ClockMark and HostTimes have them
+  std::string boot;
+};
+std::string encode_mark(const FolderMark& mark);
+Result<FolderMark> decode_mark(std::string_view bytes);
+
 // ---- a record: this page, then the value (backends file and offset)
 std::string encode_record(const Stored& object);  // kPageBytes long
 Result<Stored> decode_record(std::string_view page);

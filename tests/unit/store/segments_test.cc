@@ -33,11 +33,12 @@ struct Folder {
 };
 
 struct Life {  // of a process that offers memory
-  explicit Life(const std::vector<std::string>& specs, const std::string& boot = "one") {
+  explicit Life(const std::vector<std::string>& specs, const std::string& boot = "one",
+                const ClockMark& now = {}) {
     auto e = xfer::Engine::open(clock, {}, metrics);
     REQUIRE(e);
     engine = std::move(*e);
-    auto s = Segments::open(*engine, specs, boot);
+    auto s = Segments::open(*engine, specs, {now.own_s, {now.host.wall_s, now.host.boot_s, boot}});
     if (!s) {
       error = s.error();
       return;
@@ -278,10 +279,31 @@ uint64_t peak_kib() {  // of this process, since it was last cleared
   return at == std::string::npos ? 0 : std::strtoull(status.c_str() + at + 6, nullptr, 10);
 }
 
+TEST_CASE("a time to live goes on in the next process of one boot, whatever its seconds begin at") {
+  Folder folder;
+  const std::vector<std::string> specs{"1MiB@file:" + folder.file()};
+  {
+    Life before(specs, "one", {1'700'000'000, {0, 500, ""}});
+    REQUIRE(before.segments);
+    ObjectRecord r = before.put("kept", 1, 1000);
+    r.keep_until_s = 1'700'000'000 + 3600;
+    before.segments->record(r);
+    (void)before.put("plain", 3, 1000);
+    REQUIRE(before.segments->flush(Directory(before.segments->layout())));
+  }
+  // 300 s later; its seconds begin an hour late, then two hours early.
+  for (const uint64_t own_s : {1'700'003'900ULL, 1'699'993'100ULL}) {
+    Life after(specs, "one", {own_s, {0, 800, ""}});
+    REQUIRE(after.found.records.size() == 2);
+    for (const ObjectRecord& r : after.found.records)
+      CHECK(r.keep_until_s == (r.key == "kept" ? own_s + 3300 : 0));
+  }
+}
+
 // F62: the whole list was read into memory first.
 TEST_CASE("a long list of objects that were removed is read in parts") {
   Folder folder;
-  SegmentIndex::Segment segment{1, 2, 1 * kMiB, 0, folder.file(), "boot"};
+  SegmentIndex::Segment segment{1, 2, 1 * kMiB, 0, folder.file(), "boot", 0};
   const std::string path = folder.file() + ".index";
   constexpr uint64_t kPairs = 40'000, kPages = 1 * kMiB / kPage;
   uint64_t bytes = 0;
