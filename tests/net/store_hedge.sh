@@ -15,9 +15,9 @@ hits() {
 hits_over() { [ "$(hits)" -gt "$1" ]; }
 stands() { grep -q '^State:.T' "/proc/$1/status"; }
 more_is_got() { until_true 30 "nothing is got while a node is stopped" hits_over $(($(hits) + 10)); }
-# gets_beside_a_stop PASSES FLAGS...   gets with these flags, in the middle of which each node stops until
-# PASSES is over. Results are in $T/gets. A read that waits for the node that is stopped takes the 3 s of
-# --peer-timeout.
+# gets_beside_a_stop PASSES FLAGS...   gets with these flags. In the middle of them each node is stopped
+# until PASSES is over. Results are in $T/gets. A read that waits for a node that is stopped takes the 3 s
+# of --peer-timeout.
 gets_beside_a_stop() {
   local passes=$1 before reader
   shift
