@@ -77,12 +77,16 @@ double Cost::pool_token_ms(const PoolPlace& place) const {
          (place.node == 0 ? all : holders_.slow(place, all));
 }
 
+// The first prompts count by their length where they are faster than thought: nothing but a faster
+// machine makes them so. One that was slower may have been disturbed.
 void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms,
                          const Pipeline& node) {
   const double model = spec_prefill_ms(tokens, reused, node);
   if (model <= 0 || !std::isfinite(measured_ms) || measured_ms <= 0) return;
   const double seen = std::clamp(measured_ms / model, 1 / kFactorMax, kFactorMax);
-  factor_ += kWeight * (seen - factor_);
+  seen_ms_ += model;
+  const double weight = seen < factor_ ? std::max(kWeight, model / seen_ms_) : kWeight;
+  factor_ += weight * (seen - factor_);
 }
 
 void Cost::learn_transfer(uint64_t bytes, double measured_ms, bool whole) {

@@ -87,6 +87,7 @@ class Cost {
  private:
   cost::ModelSpec spec_;
   double factor_ = 1;
+  double seen_ms_ = 0;  // what the model gives for the prompts that were measured
   double bandwidth_, fetch_bandwidth_;
   Time advanced_{};
   StepRate steps_;

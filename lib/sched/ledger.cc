@@ -22,8 +22,14 @@ void Ledger::charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t 
   } else {
     behind_ += length;
   }
-  jobs_.push_back({job, length, tokens, priority, now});
+  jobs_.push_back(
+      {.id = job, .length = length, .tokens = tokens, .priority = priority, .since = now});
   tokens_ += tokens;
+}
+
+void Ledger::sent(uint64_t job) {
+  for (Job& j : jobs_)
+    if (j.id == job) j.sent = ++sent_;
 }
 
 void Ledger::finish(uint64_t job, Time now) {
@@ -80,10 +86,15 @@ Duration Ledger::before(uint64_t job, Time now) const {
   const auto it =
       std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == job; });
   if (it == jobs_.begin() && it != jobs_.end()) return others_left(now);
-  Duration sum = it == jobs_.end() ? first_left(now) : running_left(it->work(), now);
+  const auto there = [&](const Job& j) {
+    return it == jobs_.end() || it->sent == 0 || (j.sent > 0 && j.sent < it->sent);
+  };
+  Duration sum = !jobs_.empty() && !there(jobs_.front()) ? others_left(now)
+                 : it == jobs_.end()                     ? first_left(now)
+                                                         : running_left(it->work(), now);
   for (size_t i = 1; i < jobs_.size(); ++i) {
     const bool earlier = it == jobs_.end() || i < static_cast<size_t>(it - jobs_.begin());
-    if (jobs_[i].id == job) continue;
+    if (jobs_[i].id == job || !there(jobs_[i])) continue;
     if (it == jobs_.end() || (earlier ? stays_before(jobs_[i].work(), it->work(), order_)
                                       : !stays_before(it->work(), jobs_[i].work(), order_)))
       sum += jobs_[i].length;

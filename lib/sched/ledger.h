@@ -1,10 +1,11 @@
 // Tracks the work that is queued on one prefill node, as the conductor knows it.
 //
 // A request is charged when it is sent there. The elapsed part of the running job is subtracted.
-// The node's own answers correct the sum, and it tells what other conductors gave it to do: that
-// goes before the first job here. One job runs at a time, to its end, unless the node chooses anew
-// after each chunk. The next is the one that the node takes (sched/prefill_order.h); a new job
-// waits only for those that go before it, and for a chunk of the one that runs.
+// The node's own answers correct the sum: each speaks of the jobs that were sent there before the
+// one that it answers. The node tells what other conductors gave it to do, too: that goes before
+// the first job here. One job runs at a time, to its end, unless the node chooses anew after each
+// chunk. The next is the one that the node takes (sched/prefill_order.h); a new job waits only for
+// those that go before it, and for a chunk of the one that runs.
 //
 // Thread: one owner. Pure: time is an argument. Source: Mooncake paper section 4.1.
 #pragma once
@@ -21,9 +22,12 @@ class Ledger {  // of one node
  public:
   void set_order(const PrefillOrder& order) { order_ = order; }
   void charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority = 0);
+  // It is on its way to the node. Others that were charged earlier may be sent later.
+  void sent(uint64_t job);
   // Removes a job at any place in the queue. Ignores unknown jobs.
   void finish(uint64_t job, Time now);
-  // Takes the node's answer: the jobs before `job` take `ms` from now on.
+  // Takes the node's answer: the jobs before `job` that were sent earlier take `ms` from now on; of
+  // a job that was never sent, all before it.
   void correct(uint64_t job, double ms, Time now);
 
   // Takes what the node tells: others' jobs take `ms` from now on.
@@ -56,6 +60,7 @@ class Ledger {  // of one node
     uint64_t tokens;
     int64_t priority;
     Time since;
+    uint64_t sent = 0;  // as the so-manieth; 0: not yet
     PrefillWork work() const { return {to_ms(length), since, true, priority}; }
   };
   Duration before(uint64_t job, Time now) const;
@@ -72,6 +77,7 @@ class Ledger {  // of one node
   Time started_{};          // the first job
   Duration behind_{0};      // of all jobs but the first
   uint64_t tokens_ = 0;     // of all jobs
+  uint64_t sent_ = 0;       // jobs so far
   Duration correction_{0};  // signed; fades as the time it speaks of passes
   Time corrected_{};
   Duration others_{0};  // of jobs that others gave the node, from told_ on

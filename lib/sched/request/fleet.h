@@ -76,6 +76,7 @@ struct Choice {
   Decision decision;
   WorkerRef prefill, decode;  // without when the decision is no, or an external engine
   WorkerRef source;  // of a longer match, to be fetched from, now or as it appears; no node: none
+  uint64_t number = 0;  // of the decision: prefill workers compute in the order of these
 };
 
 struct FleetOptions {

@@ -86,13 +86,15 @@ void allocate(MachineTurn& t, RequestRecord& r) {
   r.behind = {};
   r.prefill = PrefillSide::kAllocateSent;
   r.deadline = t.now + t.options.step_timeout + t.options.slack;
+  if (FleetWorker* const p = t.fleet.roster().find(r.prefill_at())) p->ledger.sent(r.id);
   for (const Step step : {Step::kAllocate, Step::kPrefill})
     t.ask(SendStep{
         .of = r.ref(),
         .step = step,
         .to = r.prefill_at(),
         .with = {},
-        .budget = step == Step::kAllocate ? t.options.step_timeout : t.options.prefill_timeout});
+        .budget = step == Step::kAllocate ? t.options.step_timeout : t.options.prefill_timeout,
+        .number = r.choice.number});
 }
 
 // The prompt's blocks are now cached there; events will say so too. The request may end before the

@@ -129,6 +129,7 @@ struct SendStep {
   WorkerRef with = {};   // kReserve: the prefill worker
   Duration budget = {};  // for the answer
   uint64_t tokens = 0;   // kPin: the first of the prompt
+  uint64_t number = 0;   // kAllocate: the worker computes in the order of these
   // kPin: of these, that are not computed yet, and how long they may be waited for.
   uint64_t coming = 0;
   Duration patience = {};

@@ -350,6 +350,7 @@ void RequestMachine::start(Turn& t, Record& r) {
 void RequestMachine::take(Turn& t, Record& r, Choice choice) {
   fleet_.decided();
   r.choice = std::move(choice);
+  r.choice.number = fleet_.decisions();
   if (r.choice.decision.chosen.whole) return begin_on_engines(t, r);
   begin_on_workers(t, r);
   if (r.source != SourceSide::kNone) followers_.add(r);

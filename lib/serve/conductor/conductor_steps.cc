@@ -174,6 +174,7 @@ void Conductor::allocate(Job& job, const sched::SendStep& step) {
   if (job.reservation) m.target = *job.reservation;
   m.remote_prefix = job.remote_prefix;
   m.priority = job.ask.priority;
+  m.number = step.number;
   m.context_blocks = static_cast<uint32_t>(job.ask.cache.context_tokens / options_.block_size);
   m.keep_ms = static_cast<uint32_t>(to_ms(job.ask.cache.ttl));
   m.ephemeral = job.ask.cache.ephemeral;

@@ -50,6 +50,7 @@ struct PrefillJob {
   std::vector<int32_t> prompt;
   std::string conductor;
   int64_t priority = 0;
+  uint64_t number = 0;          // of its conductor's decision; 0: not told
   uint64_t context_blocks = 0;  // serve/protocol/cache_control.h
   Duration keep{};
   bool ephemeral = false;
@@ -76,6 +77,7 @@ struct PrefillJob {
   std::map<uint32_t, std::vector<uint32_t>> pooled;
   Time queued{}, started{}, loaded{}, computing{}, computed{};
   Duration waited{0};                 // from loaded until its turn came: others computed
+  Duration paused{0};                 // between its chunks: others computed
   telemetry::OpenSpan span;           // from queued on
   telemetry::OpenSpan fetch_span;     // below it: of reused KV, until it computes
   std::shared_ptr<StepTrace> steps;   // below it: what else it asks of the pool

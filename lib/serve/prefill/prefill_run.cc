@@ -61,7 +61,7 @@ size_t PrefillRun::valid_blocks(const PrefillJob& job) const {
 
 void PrefillRun::add(const PrefillJobPtr& job, size_t here) {
   queue_.push(job->kv.request, job->prompt.size(), here * shared_.engine.block_tokens(),
-              shared_.loop.now(), job->priority);
+              shared_.loop.now(), job->priority, {job->conductor, job->number});
   if (job->fetch == FetchState::kPeer) queue_.set_ready(job->kv.request, false);
   if (pool_ != nullptr && shared_.config.pool_reuse != "never" && queue_.size() > 1)
     hint(*job, here);
@@ -262,6 +262,9 @@ void PrefillRun::begin(const PrefillJobPtr& job) {
 // handles a layer once its modelled time has passed.
 void PrefillRun::begin_chunk(const PrefillJobPtr& job, const PrefillChunk& chunk) {
   const uint32_t layers = shared_.engine.spec().layers;
+  if (!chunk.first && computed_last_ != job->tx)
+    job->paused += shared_.loop.clock().now() - job->computed;
+  computed_last_ = job->tx;
   job->chunk = chunk;
   job->layers_left = layers;
   job->layers_sent = 0;
@@ -434,9 +437,9 @@ void PrefillRun::delivered(const PrefillJobPtr& job) {
   job->stage = PrefillStage::kDelivered;
   shared_.blocks().await_commit(job->tx, now);
   PrefillDone& d = job->done;
-  d.queue_ms = to_ms(job->started - job->queued + job->waited);
+  d.queue_ms = to_ms(job->started - job->queued + job->waited + job->paused);
   d.load_ms = to_ms(job->computing - job->started - job->waited);
-  d.prefill_ms = to_ms(job->computed - job->computing);
+  d.prefill_ms = to_ms(job->computed - job->computing - job->paused);
   d.transfer_ms = to_ms(now - job->computed);
   shared_.counters.prompts.add();
   shared_.counters.prompt_tokens.add(job->prompt.size());

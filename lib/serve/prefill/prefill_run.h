@@ -64,6 +64,7 @@ class PrefillRun {
   PrefillShared& shared_;
   const Timing timing_;
   PrefillQueue queue_;
+  TxId computed_last_ = 0;  // whose chunk was the last to begin
   RemotePrefixes& prefixes_;
   StoreConnector* const pool_;    // nullptr: none
   PipelineHead* const pipeline_;  // nullptr: not the head of one

@@ -140,6 +140,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   job->kv.request = m.request;
   job->prompt = m.prompt;
   job->priority = m.priority;
+  job->number = m.number;
   job->kv.decode = m.target.control;
   job->conductor = m.conductor;
   job->hashes = chain_hashes(m.prompt, shared_.engine.block_tokens(), m.cache_salt);
@@ -174,8 +175,8 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   reply.tx = job->tx;
   reply.local_blocks = static_cast<uint32_t>(shared_.blocks().find(job->tx)->hit);
   reply.queued = static_cast<uint32_t>(run_->queue().size());
-  reply.queue_ms = to_ms(
-      run_->queue().queue_time(now, m.prompt.size(), reply.local_blocks * tokens, m.priority));
+  reply.queue_ms = to_ms(run_->queue().queue_time(now, m.prompt.size(), reply.local_blocks * tokens,
+                                                  m.priority, {m.conductor, m.number}));
   shared_.jobs.add(job);
   if (m.remote_prefix.tx != 0)
     prefixes_.fetch(job, m.remote_prefix,

@@ -168,10 +168,13 @@ struct TxAllocate {
   std::string conductor{};  // as in Reserve
   // With pin_for_peer: who computes the blocks may be on its way here for so long.
   uint32_t expect_ms = 0;
+  // Of the decision: equal prompts of one conductor are computed in the order of these. 0: as they
+  // come.
+  uint64_t number = 0;
   static void fields(auto& a, auto& m) {
     a(m.request, wire::at_most<kPromptMax>(m.prompt), m.cache_salt, m.target, m.lease_ms,
       m.pin_for_peer, m.remote_prefix, m.priority, m.context_blocks, m.keep_ms, m.ephemeral,
-      m.epoch, m.conductor, m.expect_ms);
+      m.epoch, m.conductor, m.expect_ms, m.number);
   }
 };
 

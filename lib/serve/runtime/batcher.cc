@@ -13,15 +13,30 @@ Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
   return PrefillQueue(std::move(timing), chunk_tokens, order);
 }
 
+// Before those of its conductor that should have come later.
+size_t PrefillQueue::place(const PrefillTurn& turn) const {
+  size_t at = items_.size();
+  while (turn.number > 0 && at > 0 && items_[at - 1].turn.conductor == turn.conductor &&
+         items_[at - 1].turn.number > turn.number)
+    --at;
+  return at;
+}
+
+Time PrefillQueue::since(size_t place, Time now) const {
+  return place < items_.size() ? std::min(now, items_[place].since) : now;
+}
+
 void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
-                        int64_t priority) {
+                        int64_t priority, PrefillTurn turn) {
   MC_CHECK(reused < tokens);
-  items_.push_back({.request = request,
-                    .tokens = tokens,
-                    .reused = reused,
-                    .done = reused,
-                    .since = now,
-                    .priority = priority});
+  const size_t at = place(turn);
+  items_.insert(items_.begin() + static_cast<std::ptrdiff_t>(at), {.request = request,
+                                                                   .tokens = tokens,
+                                                                   .reused = reused,
+                                                                   .done = reused,
+                                                                   .since = since(at, now),
+                                                                   .priority = priority,
+                                                                   .turn = std::move(turn)});
 }
 
 sched::PrefillWork PrefillQueue::work(const PrefillItem& item) const {
@@ -117,17 +132,22 @@ Duration PrefillQueue::work_of(const std::function<bool(const std::string&)>& is
   return sum;
 }
 
-Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused,
-                                  int64_t priority) const {
+Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority,
+                                  const PrefillTurn& turn) const {
+  const size_t at = place(turn);
   const sched::PrefillWork mine = work({.request = {},
                                         .tokens = tokens,
                                         .reused = reused,
                                         .done = reused,
-                                        .since = now,
+                                        .since = since(at, now),
                                         .priority = priority});
   Duration sum = queue_time(now);
-  for (const PrefillItem& item : items_)
-    if (!sched::stays_before(work(item), mine, order_)) sum -= remaining(item);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    const sched::PrefillWork other = work(items_[i]);
+    const bool first = i < at ? sched::stays_before(other, mine, order_)
+                              : !sched::stays_before(mine, other, order_);
+    if (!first) sum -= remaining(items_[i]);
+  }
   return std::max(sum, Duration{});
 }
 

@@ -23,6 +23,12 @@
 
 namespace mc::serve {
 
+// The place of a prompt among those of its conductor, which predicts times from it.
+struct PrefillTurn {
+  std::string conductor;
+  uint64_t number = 0;  // 0: as it came
+};
+
 struct PrefillItem {
   std::string request;
   uint64_t tokens = 0;  // of the prompt; above 0
@@ -33,6 +39,7 @@ struct PrefillItem {
   bool ready = true;    // it waits for no KV of another process
   Time since{};         // queued at
   int64_t priority = 0;
+  PrefillTurn turn{};
 };
 
 using sched::PrefillOrder;
@@ -47,7 +54,8 @@ struct PrefillChunk {
 // Queues prompts, and chooses one for each chunk: the one with the lowest priority number; of
 // those, the one that came first or has the least left to compute (sched/prefill_order.h). So a
 // prompt that goes before others waits for one chunk of theirs. Among equals a prompt runs to its
-// end.
+// end. Of one conductor, prompts came in the order in which it decided on them, whatever was late
+// on the way.
 //
 //   while (const auto* item = queue.head(now)) { rematch it; queue.set_reused(...);
 //     queue.next(now); ... } when the chunk is computed: queue.finished();
@@ -58,7 +66,7 @@ class PrefillQueue {
                                      PrefillOrder order = {});
 
   void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
-            int64_t priority = 0);
+            int64_t priority = 0, PrefillTurn turn = {});
   // Whether its remote KV is here. Others may go before it while it is not.
   void set_ready(const std::string& request, bool ready);
   // Its reused KV is here. Before that it is chosen only if `unloaded` may be.
@@ -81,20 +89,23 @@ class PrefillQueue {
   // and all queued prompts.
   Duration queue_time(Time now) const;
   // The same for this prompt: of those that it would overtake, only the running chunk counts.
-  Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority) const;
+  Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority,
+                      const PrefillTurn& turn = {}) const;
   // Of all that, the prompts for which `is` is true.
   Duration work_of(const std::function<bool(const std::string& request)>& is) const;
 
  private:
   PrefillQueue(Timing timing, uint32_t chunk_tokens, PrefillOrder order)
       : timing_(std::move(timing)), chunk_tokens_(chunk_tokens), order_(order) {}
+  size_t place(const PrefillTurn& turn) const;
+  Time since(size_t place, Time now) const;
   Duration remaining(const PrefillItem& item) const;
   sched::PrefillWork work(const PrefillItem& item) const;
 
   Timing timing_;
   uint64_t chunk_tokens_;
   PrefillOrder order_;
-  std::deque<PrefillItem> items_;  // as they came
+  std::deque<PrefillItem> items_;  // as they came, or should have
   std::optional<PrefillChunk> running_;
   Time running_since_{};
 };

@@ -50,6 +50,23 @@ TEST_CASE("the node's own answer corrects the wait, and the correction fades wit
   CHECK(l.wait_ms(t0 + 1s) == doctest::Approx(30));
 }
 
+TEST_CASE("a node's answer speaks of the jobs that were sent there before, in whatever order") {
+  Ledger l;
+  for (uint64_t job = 1; job <= 4; ++job) l.charge(job, 100, 1, t0);
+  l.sent(3);
+  l.sent(1);
+  l.sent(4);
+  l.correct(3, 0, t0);  // as the first, it waits for none there
+  CHECK(l.wait_ms(t0) == doctest::Approx(400));
+  l.correct(1, 0, t0);
+  CHECK(l.wait_ms(t0) == doctest::Approx(400));
+  l.correct(4, 200, t0);  // the first and the third
+  CHECK(l.wait_ms(t0) == doctest::Approx(400));
+  l.sent(2);
+  l.correct(2, 130, t0);  // the first, and 30 ms that we did not know of
+  CHECK(l.wait_ms(t0) == doctest::Approx(430));
+}
+
 TEST_CASE(
     "a short job waits for shorter ones and for the one that runs, where short ones go first") {
   Ledger l;

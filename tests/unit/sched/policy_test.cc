@@ -215,6 +215,21 @@ TEST_CASE("the estimates follow what was measured, within bounds") {
   CHECK(c.transfer_bytes_per_s() == doctest::Approx(1e8).epsilon(0.01));
 }
 
+TEST_CASE("the first prompts teach how much faster the machine is, later ones a tenth each") {
+  Cost c = cost();
+  c.learn_prefill(10, 0, 40 * c.spec_prefill_ms(10, 0));  // a short one that was disturbed
+  CHECK(c.prefill_factor() == doctest::Approx(4.9));
+  const double model = c.spec_prefill_ms(100'000, 0);
+  c.learn_prefill(100'000, 0, 0.2 * model);
+  CHECK(c.prefill_factor() < 0.4);
+  for (int i = 0; i < 20; ++i) c.learn_prefill(100'000, 0, 0.2 * model);
+  CHECK(c.prefill_factor() == doctest::Approx(0.2).epsilon(0.05));
+  c.learn_prefill(100'000, 0, 1.2 * model);
+  CHECK(c.prefill_factor() == doctest::Approx(0.3).epsilon(0.05));
+  c.learn_prefill(1000, 0, 0.1 * c.spec_prefill_ms(1000, 0));
+  CHECK(c.prefill_factor() == doctest::Approx(0.28).epsilon(0.05));
+}
+
 TEST_CASE("local reuses what each node holds, and never fetches") {
   PolicyOptions o;
   const View view{{node("a", 10), node("b", 40, 1000)}, {decode("d")}};

@@ -23,6 +23,22 @@ Result<> broke() { return fail(Code::kInternal, "the engine broke"); }
 
 }  // namespace
 
+TEST_CASE("an allocation has the number of its decision, whichever is sent first") {
+  Pair s;
+  const uint64_t first = s.arrive(), second = s.arrive();
+  s.answer(s.attempt(second), Step::kReserve);
+  s.answer(s.attempt(first), Step::kReserve);
+  const std::vector<SendStep> sent = s.sent(Step::kAllocate);
+  REQUIRE(sent.size() == 2);
+  CHECK(sent[0].of.request == second);
+  CHECK(sent[0].number == 2);
+  CHECK(sent[1].number == 1);
+  // What the worker says of the second knows nothing of the first.
+  const double wait = s.workers["p0"]->ledger.wait_ms(s.now);
+  s.answer(s.attempt(second), Step::kAllocate);
+  CHECK(s.workers["p0"]->ledger.wait_ms(s.now) == doctest::Approx(wait));
+}
+
 TEST_CASE("a request goes reserve, allocate, prefill, tokens, commit, and ends") {
   Pair s;
   const uint64_t r = s.arrive();

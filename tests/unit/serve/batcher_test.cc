@@ -70,6 +70,29 @@ TEST_CASE("prefill queue: srpf takes the prompt with the least left to compute, 
   CHECK(order_of(aged, Time{} + 2s) == "ab");
 }
 
+TEST_CASE("prefill queue: prompts of a conductor are in the order of its decisions") {
+  PrefillQueue q = queue_of(64);
+  const auto push = [&](const char* request, const char* conductor, uint64_t number) {
+    q.push(request, 10, 0, Time{}, 0, {conductor, number});
+  };
+  push("b", "x", 2);
+  push("d", "x", 4);
+  CHECK(about(q.queue_time(Time{}, 10, 0, 0, {"x", 3}), 10ms));
+  CHECK(about(q.queue_time(Time{}, 10, 0, 0, {"x", 1}), 0ms));
+  CHECK(about(q.queue_time(Time{}, 10, 0, 0, {"y", 1}), 20ms));
+  CHECK(about(q.queue_time(Time{}, 10, 0, 0), 20ms));
+  push("c", "x", 3);
+  push("a", "x", 1);
+  push("y", "y", 1);  // of another: behind those that came before
+  push("z", "", 0);
+  CHECK(order_of(q, Time{}) == "abcdyz");
+  // With srpf it is as old as the one that it goes before.
+  PrefillQueue aged = queue_of(64, {true, 0.1});
+  aged.push("b", 100, 0, Time{}, 0, {"x", 2});
+  aged.push("a", 100, 0, Time{} + 1s, 0, {"x", 1});
+  CHECK(order_of(aged, Time{} + 1s) == "ab");
+}
+
 TEST_CASE("prefill queue: an urgent prompt waits for one chunk of the long one, not for all") {
   PrefillQueue q = queue_of(1024);
   q.push("long", 128 * 1024, 0, Time{}, 1);

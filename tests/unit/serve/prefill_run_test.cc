@@ -29,7 +29,7 @@ class GatedEngine final : public Engine {
       Lock lock(mutex_);
       ++waiting_;
       changed_.notify_all();
-      while (!open_) changed_.wait(mutex_);
+      while (!open_ || held_ == chunk.sequence.tokens[0]) changed_.wait(mutex_);
       --waiting_;
       if (layer == 0) chunks_.push_back({chunk.sequence.tokens[0], chunk.begin, chunk.end});
     }
@@ -38,6 +38,11 @@ class GatedEngine final : public Engine {
   void open(bool on = true) {
     Lock lock(mutex_);
     open_ = on;
+    changed_.notify_all();
+  }
+  void hold(int32_t token) {  // prompts that begin with it wait; 0: none
+    Lock lock(mutex_);
+    held_ = token;
     changed_.notify_all();
   }
   void await_call() {  // until it waits at the gate
@@ -54,6 +59,7 @@ class GatedEngine final : public Engine {
   mutable Mutex mutex_;
   mutable Condition changed_;
   bool open_ MC_GUARDED_BY(mutex_) = false;
+  int32_t held_ MC_GUARDED_BY(mutex_) = 0;
   mutable int waiting_ MC_GUARDED_BY(mutex_) = 0;
   mutable std::vector<Chunk> chunks_ MC_GUARDED_BY(mutex_);
 };
@@ -75,7 +81,10 @@ struct Run {
     site.on_resume = [this] { run->advance(); };
     site.on_failed = [this](const PrefillJob& job) { run->remove(job); };
   }
-  ~Run() { engine.open(); }
+  ~Run() {
+    engine.hold(0);
+    engine.open();
+  }
   static PrefillConfig settings() {
     PrefillConfig c;
     c.blocks = 64;
@@ -87,6 +96,15 @@ struct Run {
                     int64_t priority = 0) {
     const PrefillJobPtr job = site.job(id, prompt);
     job->priority = priority;
+    run->add(job, 0);
+    return job;
+  }
+  // Of a conductor's decision with that number.
+  PrefillJobPtr decided(uint64_t number, const std::string& id,
+                        const std::vector<int32_t>& prompt) {
+    const PrefillJobPtr job = site.job(id, prompt);
+    job->conductor = "there";
+    job->number = number;
     run->add(job, 0);
     return job;
   }
@@ -131,6 +149,45 @@ TEST_CASE("an urgent prompt goes before the next chunk of another, equals one af
     CHECK(job->done.cached_tokens == 0);
     CHECK(r.wrong(*job) == 0);
   }
+}
+
+TEST_CASE("prompts of a conductor are computed in the order of its decisions, late ones too") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Run r(loop);
+  const PrefillJobPtr third = r.decided(3, "third", prompt_with(3, 4 * kBlock));
+  r.engine.await_call();
+  r.decided(4, "fourth", prompt_with(4, kBlock));
+  r.decided(1, "first", prompt_with(1, kBlock));
+  r.add("any", prompt_with(5, kBlock));  // as it came
+  r.decided(2, "second", prompt_with(2, kBlock));
+  r.engine.open();
+  REQUIRE(r.site.until([&] { return r.adopted.size() == 5; }));
+  using Chunks = std::vector<GatedEngine::Chunk>;
+  CHECK(r.engine.chunks() ==
+        Chunks{{3, 0, 32}, {1, 0, 16}, {3, 32, 64}, {4, 0, 16}, {5, 0, 16}, {2, 0, 16}});
+  CHECK(r.wrong(*third) == 0);
+}
+
+TEST_CASE("while others compute between its chunks, a prompt waits: that is no computing of its") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Run r(loop);
+  const PrefillJobPtr slow = r.add("slow", prompt_with(1, 4 * kBlock), 1);
+  r.engine.await_call();
+  const PrefillJobPtr urgent = r.add("urgent", prompt_with(2, kBlock));
+  r.engine.hold(2);
+  r.engine.open();
+  REQUIRE(r.site.until([&] { return urgent->stage == PrefillStage::kComputing; }));
+  const Time begun = clock.now();
+  REQUIRE(r.site.until([&] { return clock.now() - begun >= 20ms; }));
+  r.engine.hold(0);
+  REQUIRE(r.site.until([&] { return r.adopted.size() == 2; }));
+  CHECK(slow->paused >= 20ms);
+  CHECK(slow->done.queue_ms >= 20);
+  CHECK(urgent->paused == 0ms);
+  CHECK(urgent->done.prefill_ms >= 20);
+  CHECK(slow->done.prefill_ms >= 0);
 }
 
 TEST_CASE("a prompt uses what another computes before its turn, and its last block it computes") {
