@@ -27,6 +27,7 @@ class Control {
     thread_.join();
   }
   const std::string& address() const { return server_->address(); }
+  io::Loop& loop() { return loop_; }
 
  private:
   io::Loop loop_{kClock};

@@ -62,6 +62,7 @@ struct Node {
     EngineOptions o;
     o.node = name;
     o.transports = {"rdma", "tcp"};
+    o.peer_timeout = 20s;
     o.nics = std::move(nics);
     o.sysfs = sysfs;
     o.share_table = "";

@@ -2,6 +2,7 @@
 // back afterwards.
 #include <algorithm>
 #include <cstring>
+#include <future>
 
 #include "tests/conformance/rdma_traffic.h"
 #include "tests/unit/topo/recorded.h"
@@ -36,6 +37,32 @@ TEST_SUITE("rdma") {
     traffic.end();
   }
 
+  TEST_CASE("an owner that answers late, but before the peer timeout, costs no request") {
+    if (skipped()) return;
+    const Healed healed;
+    Metrics of_owner, of_user;
+    auto owner = rdma_engine("owner", of_owner, {"emu0"}, 256, 60s);
+    auto user = rdma_engine("user", of_user, {"emu1"}, 256, 60s);
+    const Memory remote = *owner->allocate(kBytes), local = *user->allocate(kBytes);
+    Control control(*owner);
+    const auto segment = user->open_segment(control.address(), 30s);
+    REQUIRE_MESSAGE(segment, segment.error().what);
+    fill(local.bytes(), 5);
+    std::promise<void> moved;
+    // Longer than the second that one call for a queue pair waits.
+    control.loop().post([&] { moved.get_future().wait_for(1200ms); });
+    Request r;
+    r.op = Op::kWrite;
+    r.local = local.data();
+    r.segment = *segment;
+    r.offset = remote.offset();
+    r.bytes = local.size();
+    const auto outcome = user->transfer_sync(r, 60s);
+    moved.set_value();
+    CHECK_MESSAGE(outcome, outcome.error().what);
+    CHECK(digest(remote.bytes()) == digest(local.bytes()));
+  }
+
   TEST_CASE("while a port is down the other NIC carries all, without a timeout") {
     if (skipped()) return;
     Traffic traffic(2, 20s * kSlow);
@@ -48,7 +75,8 @@ TEST_SUITE("rdma") {
     const uint64_t carried = traffic.carried("emu0"), others = traffic.carried("emu1");
     traffic.wait_rounds(3);
     CHECK(traffic.carried("emu0") == carried);
-    CHECK(traffic.carried("emu1") >= others + 3 * 2 * kBytes - kBytes);
+    // Of the first of these rounds all but the last bytes may have been there before.
+    CHECK(traffic.carried("emu1") >= others + 2 * 2 * kBytes);
     CHECK(kClock.now() - before < 10s * kSlow);
     emu::set_port(fabric, 0, true);
     traffic.wait_all_well();

@@ -11,6 +11,8 @@ constexpr Duration kSample = std::chrono::milliseconds(8);  // shorter: what a s
 constexpr uint64_t kSampleBytes = 64 * 1024;  // less says more of the latency than of the rate
 constexpr double kRateWeight = .5, kLatencyWeight = .25;
 constexpr double kRateGrowth = 2;  // at most, of one sample: a burst is no rate
+constexpr double kCollapse = .25;  // of its rate: a stall perhaps, to be looked at again soon
+constexpr double kAgrees = 1.25;   // a sample above that says that it was one
 constexpr double kLatenessWeight = .125, kLatenesses = 4;  // as a round trip's variance in TCP
 constexpr double kQueuedWeight = .05;  // of a round trip that may have stood in a queue
 
@@ -165,7 +167,10 @@ void RailScheduler::learn(Rail& r, Time now) {
   if (conclusive && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
     double rate = static_cast<double>(r.sample_bytes) / span;
     if (r.bandwidth > 0 && !r.guessed()) rate = std::min(rate, kRateGrowth * r.bandwidth);
-    ++r.samples;
+    if (rate < kCollapse * r.bandwidth)
+      r.samples = 1;
+    else if (!r.guessed() || rate < kAgrees * r.bandwidth)
+      ++r.samples;
     r.bandwidth = r.bandwidth == 0 ? rate : r.bandwidth + kRateWeight * (rate - r.bandwidth);
     r.sample_start = now;
     r.sample_bytes = 0;
@@ -248,6 +253,7 @@ void RailScheduler::recalled(RailIndex i, AttemptId id, Time now) {
   if (const auto a = take(r, id); a && a->named_overdue && now > a->sent) {
     const double at_most = static_cast<double>(a->bytes + r.inflight) / seconds(now - a->sent);
     if (r.bandwidth > at_most) {
+      if (at_most < kCollapse * r.bandwidth) r.samples = 1;
       r.bandwidth += kRateWeight * (at_most - r.bandwidth);
       judge_speed(now);
     }

@@ -11,8 +11,9 @@
 // one. Bandwidth and latency are moving averages of time on the wire (not of time in our own
 // queue) and start unknown: no nominal line rate. Windows follow bandwidth x delay. One slice in a
 // hundred probes the usable rail that was idle longest; one in ten does while there is a rail whose
-// bandwidth one sample or two speak for: a stall that met its first slice is soon forgotten. late()
-// names overdue attempts, to be hedged on another rail, and lost ones, which count as errors.
+// bandwidth one sample or two speak for, since it began or since it collapsed: a stall that met a
+// slice is soon forgotten. late() names overdue attempts, to be hedged on another rail, and lost
+// ones, which count as errors.
 //
 // Thread: one at a time (its owner's mutex). Bytes and Time everywhere.
 // Source: TENT paper 3.3.1, without its submit-time binding and its nominal bandwidth.
@@ -109,7 +110,7 @@ class RailScheduler {
     RailHealth health;
     double bandwidth = 0, latency = 0, share = 1;  // bytes/s, s
     double lateness = 0;                           // s beyond what was predicted, an average
-    uint32_t samples = 0;                          // of the bandwidth
+    uint32_t samples = 0;                          // of the bandwidth, since it collapsed
     bool knows_latency = false, pinging = false;
     bool guessed() const { return samples == 1 || samples == 2; }
     uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;

@@ -150,11 +150,11 @@ TEST_CASE("a worker with both roles preempts for want of blocks, with the same t
   SteadyClock clock;
   io::Loop loop(clock);
   const CpuEngine engine = make(1, "auto"), one = make(1, "plain", 512);
-  Process both(loop, Role::kBoth, engine, {}, 20);  // of 36 for all prompts and answers
+  Process both(loop, Role::kBoth, engine, {}, 20);  // of 56 for all prompts and answers
   std::vector<uint64_t> txs;
   for (uint64_t i = 0; i < 4; ++i) {
     const std::string id = std::to_string(i);
-    const auto target = both.reserve(id, small_prompt(20 + i, i), 120, true);
+    const auto target = both.reserve(id, small_prompt(20 + i, i), 200, true);
     REQUIRE_MESSAGE(target, target.error().what);
     TxAllocate m;
     m.request = id;
@@ -164,15 +164,19 @@ TEST_CASE("a worker with both roles preempts for want of blocks, with the same t
     REQUIRE_MESSAGE(tx, tx.error().what);
     txs.push_back(tx->tx);
   }
-  for (const uint64_t tx : txs) {
-    REQUIRE(both.call(Prefill{tx}));
-    CHECK(both.call(TxCommit{tx}));
-  }
+  size_t done = 0;
+  for (const uint64_t tx : txs)
+    both.client->call<Prefill>(Prefill{tx}, 60s, [&](const Result<PrefillDone>& r) {
+      REQUIRE_MESSAGE(r, r.error().what);
+      ++done;
+    });
+  REQUIRE(both.until([&] { return done == txs.size(); }));
+  for (const uint64_t tx : txs) CHECK(both.call(TxCommit{tx}));
   for (uint64_t i = 0; i < 4; ++i) {
     Answer& a = both.answers[std::to_string(i)];
     REQUIRE(both.until([&] { return !a.finish.empty(); }));
     CHECK(a.error == "");
-    CHECK(a.tokens == alone(one, small_prompt(20 + i, i), 120, kGreedy));
+    CHECK(a.tokens == alone(one, small_prompt(20 + i, i), 200, kGreedy));
   }
   CHECK(both.metrics.counter("vllm:num_preemptions_total", "").value() > 0);
   CHECK(both.comes_to_rest());

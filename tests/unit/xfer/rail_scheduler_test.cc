@@ -146,6 +146,22 @@ TEST_SUITE("rail_scheduler") {
     CHECK(w.carried(0) > 3 * w.carried(1));
   }
 
+  TEST_CASE("nor does a stall later on") {
+    World w({{.rate = kRate, .rates = {{.3, kRate / 9}, {.33, kRate}}}, {.rate = .7 * kRate}});
+    w.push(8 * kMiB, kSlice);  // both are known
+    w.drain(0);
+    while (w.now() < .33) {
+      w.push(kSlice, kSlice);
+      w.drain(0);
+    }
+    const uint64_t before[] = {w.carried(0), w.carried(1)};
+    for (int i = 0; i < 100; ++i) {
+      w.push(kSlice, kSlice);
+      w.drain(0);
+    }
+    CHECK(w.carried(0) - before[0] > 3 * (w.carried(1) - before[1]));
+  }
+
   TEST_CASE("a rail that rests lets the others be probed one in a hundred, not more") {
     World w({{.rate = kRate / 5}, {.rate = kRate}, {.rate = kRate, .dead_from = 0}});
     w.spray().down(2, at(0));
