@@ -264,8 +264,12 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
     if (prefill_instance == nullptr) return done(0);  // no prefill role now
     prefill_instance->lookup(hashes, std::move(done));
   };
-  MC_TRY(bridge_, serve::LookupBridge::open(loop_, options_.lookup, options_.worker.block_size,
-                                            lookup, metrics_));
+  auto bridge = serve::LookupBridge::open(loop_, options_.lookup, options_.worker.block_size,
+                                          lookup, metrics_);
+  if (!bridge)
+    return fail(bridge.error().code, "--lookup: %s: give a path where a socket can be made",
+                bridge.error().what.c_str());
+  bridge_ = std::move(*bridge);
   return {};
 }
 

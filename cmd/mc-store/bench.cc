@@ -142,11 +142,27 @@ void show(const char* what, const Tally& t, const Context& context) {
              static_cast<unsigned long long>(t.near), static_cast<unsigned long long>(t.hedged)));
 }
 
-Result<int> run_bench(BenchOptions o, const Context& context) {
+// All values, and what each thread gets, are in memory at once.
+Result<> check_sizes(const BenchOptions& o) {
   if (o.count == 0 || o.batch == 0 || o.threads == 0 || o.threads > 256)
     return fail(
         Code::kInvalid,
         "--count, --batch, --threads: want at least one value, a batch and 1 to 256 threads");
+  const auto pages = static_cast<double>(::sysconf(_SC_PHYS_PAGES));
+  const double most = pages * static_cast<double>(::sysconf(_SC_PAGE_SIZE));
+  const double values = o.count + static_cast<double>(o.threads) * o.batch;
+  if (const double each = static_cast<double>(o.value.n) + sizeof(std::vector<std::byte>);
+      values * each > most)
+    return fail(Code::kNoSpace,
+                "--value %s, --count %u, --batch %u, --threads %u: that is %.1f GB of memory, and "
+                "there are %.1f: ask for less",
+                rounded_bytes_text(o.value.n).c_str(), o.count, o.batch, o.threads,
+                values * each / 1e9, most / 1e9);
+  return {};
+}
+
+Result<int> run_bench(BenchOptions o, const Context& context) {
+  MC_TRY_(check_sizes(o));
   if (o.prefix.empty()) o.prefix = "bench-" + std::to_string(::getpid()) + "-";
   std::vector<std::unique_ptr<Session>> sessions;
   for (uint32_t i = 0; i < o.threads; ++i) {

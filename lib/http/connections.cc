@@ -187,10 +187,16 @@ struct Connections::Conn final : Parser::Events {
       c.close_after = c.close_after || evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
       return;
     }
+    // Nothing but a write tells whether it still reads: what is answered soon reaches it.
+    if ((what & BEV_EVENT_EOF) != 0 && c.exchange != 0) {
+      c.close_after = c.close_after || evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
+      return c.wait(c.owner.options_.half_closed_time);
+    }
     c.owner.drop(c);  // end, error, or a client that reads nothing: it is gone
   }
   static void on_timer(int, short, void* self) {
     Conn& c = of(self);
+    if (c.state == State::kAnswering && c.exchange == 0) return;  // it is written
     const bool reading = c.state == State::kReading && c.parser.started();
     if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
       c.wait(c.owner.options_.idle_timeout);
@@ -296,6 +302,10 @@ void Connections::pump(Conn& conn) {
         break;
     }
   }
+  // No more comes of a request that has begun, and no other.
+  if (!conn.peer_closed || conn.state != Conn::State::kReading) return;
+  conn.close_after = true;
+  if (conn.output() == 0) drop(conn);
 }
 
 void Connections::complete(Conn& conn) {
@@ -326,7 +336,10 @@ void Connections::complete(Conn& conn) {
   conn.exchange = a.exchange;
   const bool last = conn.peer_closed && evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0;
   conn.close_after = !a.keep_alive || last;
-  event_del(conn.timer);
+  if (conn.peer_closed)
+    conn.wait(options_.half_closed_time);
+  else
+    event_del(conn.timer);
   exchanges_.emplace(a.exchange, &conn);
   ++open_;
   ++waiting;

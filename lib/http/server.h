@@ -87,6 +87,8 @@ struct ServerOptions {
   uint32_t queue_max = 4096;                // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
   Bytes body_rate_min{10'000};  // a second
+  // A client that ended its sending side may still read: it counts as gone this much later.
+  Duration half_closed_time = std::chrono::milliseconds(250);
   // The rest of a refused body is read and dropped, so that its client sees the answer: as long as
   // no pause is longer than this, all of it takes no longer, and is no more. Other connections
   // close at once with their last answer.

@@ -125,6 +125,10 @@ for program in mc-prefill mc-decode; do
   says '--cpp-group are for --role prefill, not both'
   refused 1 "$MC_BIN/$program" "${free[@]}" --trace-events "$T/no/such/trace.json"
   says "$T/no/such/trace.json"
+  refused 3 "$MC_BIN/$program" "${free[@]}" --lookup "$T/no/such/socket"
+  says "--lookup: listen on $T/no/such/socket: No such file or directory"
+  refused 2 "$MC_BIN/$program" "${free[@]}" --lookup "$T/typo.json"
+  says "--lookup: $T/typo.json exists and is not a socket: give another path"
   refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T/no/such/times.json"
   says "--calibrate $T/no/such/times.json: cannot be written"
   refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T"
@@ -188,6 +192,23 @@ if [ -x "$MC_BIN/mc-master" ]; then
     says "$T/mine holds what is no cluster's: give another --dir"
   done
   [ "$(cat "$T/mine/file")" = kept ] || die "the folder was cleared"
+fi
+if [ -x "$MC_BIN/mc-store" ]; then
+  refused 2 "$MC_BIN/mc-store" cp k --tenant "$(printf '%0100d' 0)"
+  says "--tenant: tenant '000000"
+  says '64 bytes at most'
+  refused 1 "$MC_BIN/mc-store" bench --value 512TiB
+  says '--value 512.0 TiB, --count 64, --batch 1, --threads 1: that is '
+  says 'ask for less'
+fi
+if [ -x "$MC_BIN/mc-replay" ]; then
+  echo '{"timestamp": 0, "input_length": 600, "output_length": 3, "hash_ids": [1, 2]}' >"$T/trace.jsonl"
+  refused 2 "$MC_BIN/mc-replay" sim "$T/trace.jsonl" --decode 0
+  says '--prefill 8, --decode 0: want at least one node of each'
+  for nodes in 30000 18446744073709551615; do # the sum with the others was 7
+    refused 2 "$MC_BIN/mc-replay" sim "$T/trace.jsonl" --decode $nodes
+    says "--decode $nodes: want 30000 nodes in all at most"
+  done
 fi
 if [ -x "$MC_BIN/mc-store" ] && [ -z "${MC_SANITIZE:-}" ]; then
   # F101: more than there is memory for is an error, and no abort.

@@ -237,12 +237,12 @@ void SimOptions::describe(OptionList& v) {
 
 Result<> check(const SimOptions& o) {
   using ull = unsigned long long;
-  const auto nodes = o.prefill + o.decode;
   if (o.prefill < 1 || (o.decode < 1 && o.engine == "disaggregated"))
-    return fail(Code::kInvalid, "%llu prefill and %llu decode nodes: want at least one of each",
+    return fail(Code::kInvalid, "--prefill %llu, --decode %llu: want at least one node of each",
                 static_cast<ull>(o.prefill), static_cast<ull>(o.decode));
-  if (nodes > kNodesMax)
-    return fail(Code::kInvalid, "%llu nodes: %llu at most", static_cast<ull>(nodes),
+  if (o.prefill > kNodesMax || o.decode > kNodesMax - o.prefill)
+    return fail(Code::kInvalid, "--prefill %llu, --decode %llu: want %llu nodes in all at most",
+                static_cast<ull>(o.prefill), static_cast<ull>(o.decode),
                 static_cast<ull>(kNodesMax));
   if (!(o.nic_gbps >= 0) || o.nic_gbps > 1e6)
     return fail(Code::kInvalid, "--nic-gbps %g: want 0 to 1000000", o.nic_gbps);

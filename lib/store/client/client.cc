@@ -91,6 +91,9 @@ Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& 
                 options.verify.c_str());
   if (options.replicas < 1 || options.replicas > kReplicasMax)
     return fail(Code::kInvalid, "replicas %u: want 1 to %u", options.replicas, kReplicasMax);
+  if (options.tenant.size() > kTenantBytesMax || options.tenant.find('\0') != std::string::npos)
+    return fail(Code::kInvalid, "tenant '%s': want %zu bytes at most, any but NUL",
+                escape(options.tenant).c_str(), kTenantBytesMax);
   MC_TRY_(check(options.put));
   MC_TRY(const std::string masters, find_masters(options.master, clock, options.timeout));
   MC_TRY(auto master, rpc::SyncClient::connect(masters, clock, rpc::Channel::kShm));

@@ -1,0 +1,74 @@
+// Clients that end their sending side, and read on.
+#include <doctest/doctest.h>
+
+#include "tests/unit/http/raw.h"
+
+using namespace mc;
+using namespace mc::http;
+using namespace std::chrono_literals;
+
+namespace half_closed_test {
+
+namespace {
+
+struct Fixture {
+  SteadyClock clock;
+  io::Loop loop{clock};
+  std::vector<Exchange> seen;
+  std::unique_ptr<Server> server;
+
+  explicit Fixture(Duration half_closed_time) {
+    ServerOptions options;
+    options.half_closed_time = half_closed_time;
+    auto opened = Server::open(loop, "127.0.0.1:0", options, [this](Exchange x) {
+      if (x.request().path == "/pass") return x.reply(200, "text/plain", "");
+      seen.push_back(std::move(x));
+    });
+    REQUIRE(opened);
+    server = std::move(*opened);
+  }
+  http::testing::RawClient client() { return {loop, server->address()}; }
+  bool arrived(size_t n) {
+    return http::testing::wait_until(loop, [&] { return seen.size() >= n; });
+  }
+  // The server's thread has taken what was sent before.
+  void pass() { CHECK(http::testing::ask_at(loop, server->address(), "/pass", "").status == 200); }
+};
+
+std::string get(const char* path) {
+  return std::string("GET ") + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n";
+}
+
+}  // namespace
+
+TEST_CASE("a client that ends its sending side gets its answers, if they come soon") {
+  Fixture f(1h);
+  std::string more;
+  SUBCASE("to one request") {}
+  SUBCASE("to several, and what is no whole one ends it") { more = get("/2") + "GET /3 HT"; }
+  auto c = f.client();
+  c.send(get("/1") + more);
+  c.end_sending();
+  for (size_t i = 0; i < (more.empty() ? 1 : 2); ++i) {
+    REQUIRE(f.arrived(i + 1));
+    f.pass();
+    CHECK(!f.seen[i].gone());
+    const std::string text = "answer " + std::to_string(i) + "\n";
+    f.seen[i].reply(200, "text/plain", text);
+    CHECK(c.wait_for(text));
+  }
+  CHECK(c.wait_closed());
+}
+
+TEST_CASE("a client that ended its sending side and gets no answer soon is gone") {
+  Fixture f(1ms);
+  auto c = f.client();
+  c.send(get("/1") + get("/2"));
+  c.end_sending();
+  REQUIRE(f.arrived(1));
+  REQUIRE(http::testing::wait_until(f.loop, [&] { return f.seen[0].gone(); }));
+  CHECK(c.wait_closed());
+  CHECK(f.seen.size() == 1);
+}
+
+}  // namespace half_closed_test
