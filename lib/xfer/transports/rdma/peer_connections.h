@@ -189,7 +189,6 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   void connect(RailIndex rail);
   bool nic_comes_back(RailIndex rail, bool peers_away = false);
   Result<> ask(RailIndex rail, EndpointPool::Id pooled);
-  Duration open_timeout() const;  // of one call that asks for a queue pair
   void connected(RailIndex rail, EndpointPool::Id pooled,
                  const std::shared_ptr<Connection>& connection,
                  const Result<QueuePairOpened>& answer);

@@ -74,10 +74,6 @@ bool PeerConnections::nic_comes_back(RailIndex rail, bool peers_away) {
   return true;
 }
 
-Duration PeerConnections::open_timeout() const {
-  return std::min<Duration>(peer_timeout_ / 2, kFenceTime);
-}
-
 Result<> PeerConnections::ask(RailIndex rail, EndpointPool::Id pooled) {
   const NicPair& route = endpoints_[rail]->route;
   const DevicePtr device = nic_of(rail).device();
@@ -94,7 +90,7 @@ Result<> PeerConnections::ask(RailIndex rail, EndpointPool::Id pooled) {
   const QpAddress mine = connection->pair().address();
   m.mine = {mine.number, mine.psn, mine.lid, mine.mtu, mine.reads, {mine.gid}};
   client->call(
-      m, open_timeout(),
+      m, std::min<Duration>(peer_timeout_ / 2, kFenceTime),
       [self = shared_from_this(), rail, pooled, connection](const Result<QueuePairOpened>& answer) {
         self->connected(rail, pooled, connection, answer);
       });
