@@ -11,6 +11,8 @@ namespace mc::rpc {
 namespace {
 constexpr Duration kLoopLate = std::chrono::milliseconds(500);
 constexpr int kAnswersPerTurn = 256;  // messages that are read before others have their turn
+// To a server: one for the next calls, and silent ones with calls in flight.
+constexpr size_t kConnectionsMax = 8;
 }  // namespace
 
 namespace detail {
@@ -88,13 +90,27 @@ Result<> Client::open_link(size_t at) {
   if (links_.size() < servers_.size()) links_.resize(servers_.size());
   Link& link = links_[at];
   if (link.to != servers_.address(at)) close_link(at);
-  if (link.socket) return {};
+  if (!link.connections.empty()) return {};
   link.to = servers_.address(at);
-  MC_TRY(link.socket, Socket::connect(Socket::Kind::kDealer, link.to));
-  link.watch = loop_.watch_socket(
-      link.socket->handle(), [this, at] { receive(at); }, link.socket->uses());
+  MC_TRY_(add_connection(at));
   try_shm(at);
   return {};
+}
+
+Result<> Client::add_connection(size_t at) {
+  MC_TRY(Socket socket, Socket::connect(Socket::Kind::kDealer, links_[at].to));
+  auto made = std::unique_ptr<Connection>(new Connection{std::move(socket), ++connections_});
+  made->watch = loop_.watch_socket(
+      made->socket.handle(), [this, at, number = connections_] { receive(at, number); },
+      made->socket.uses());
+  links_[at].connections.push_back(std::move(made));
+  return {};
+}
+
+Client::Connection* Client::find(size_t at, uint64_t number) {
+  for (const auto& connection : links_[at].connections)
+    if (connection->number == number) return connection.get();
+  return nullptr;
 }
 
 void Client::close_link(size_t at) {
@@ -104,9 +120,8 @@ void Client::close_link(size_t at) {
   link.shm_watch = link.poll_watch = 0;
   link.handshake.reset();
   link.shm.reset();
-  if (!link.socket) return;
-  loop_.unwatch(link.watch);
-  link.socket.reset();
+  for (const auto& connection : link.connections) loop_.unwatch(connection->watch);
+  link.connections.clear();
 }
 
 // Calls made after the handshake use the channel.
@@ -216,24 +231,44 @@ Result<> Client::send(uint64_t id, Pending& call) {
       return fail(Code::kBusy, "%s to %s: the server does not read its messages: retry later",
                   call.type, link.to.c_str());
   }
-  if (!call.shm) MC_TRY_(link.socket->send({envelope, call.body}));
+  if (!call.shm) {
+    Connection& connection = *link.connections.back();
+    MC_TRY_(connection.socket.send({envelope, call.body}));
+    call.connection = connection.number;
+    ++connection.in_flight;
+    ++link.by_zeromq;
+  }
   call.link = at;
+  call.sent = loop_.clock().now();
   ++link.in_flight;
-  link.by_zeromq += call.shm ? 0 : 1;
   return {};
 }
 
-// The call was answered or given up.
+// The call was answered or given up. Of several connections a silent one is closed with its last.
 void Client::left(const Pending& call) {
-  --links_[call.link].in_flight;
-  links_[call.link].by_zeromq -= call.shm ? 0 : 1;
+  Link& link = links_[call.link];
+  --link.in_flight;
+  if (call.shm) return;
+  --link.by_zeromq;
+  Connection* const over = find(call.link, call.connection);
+  if (over != nullptr) --over->in_flight;
+  close_unused(link);
+}
+
+void Client::close_unused(Link& link) {
+  for (size_t i = link.connections.size(); i-- > 0;) {
+    if (link.connections[i]->in_flight > 0 || i + 1 == link.connections.size()) continue;
+    loop_.unwatch(link.connections[i]->watch);
+    link.connections.erase(link.connections.begin() + static_cast<ptrdiff_t>(i));
+  }
 }
 
 void Client::call_raw(const char* type, std::string body, Duration budget,
                       const std::string& trace_id, Done done) {
   const uint64_t id = next_id_++;
   Pending& call = pending_[id];
-  call = {std::move(done), 0, type, std::move(body), trace_id, loop_.clock().now() + budget, 0, 0};
+  const Time now = loop_.clock().now();
+  call = {std::move(done), 0, type, std::move(body), trace_id, now, now + budget};
   Result<> sent;
   if (pending_.size() > kInFlightMax)
     sent = fail(Code::kBusy, "%s to %s: %zu calls in flight already", type, address().c_str(),
@@ -260,11 +295,14 @@ bool Client::send_on(uint64_t id, Pending& call, const detail::Answered& refusal
   return send(id, call).has_value();
 }
 
-void Client::receive(size_t at) {
+void Client::receive(size_t at, uint64_t number) {
   const std::weak_ptr<bool> alive = alive_;
-  for (int i = 0; i < kAnswersPerTurn && links_[at].socket; ++i) {
-    const auto frames = links_[at].socket->receive();
+  for (int i = 0; i < kAnswersPerTurn; ++i) {
+    Connection* const connection = find(at, number);
+    if (connection == nullptr) return;
+    const auto frames = connection->socket.receive();
     if (frames.empty()) return;
+    connection->heard = loop_.clock().now();
     if (!answer(at, detail::answer_of(frames))) continue;
     if (alive.expired()) return;  // the callback destroyed this client
   }
@@ -282,6 +320,17 @@ bool Client::answer(size_t at, const detail::Answered& answer) {
   pending_.erase(it);
   done(answer.body);
   return true;
+}
+
+// A network may have forgotten the connection of a call that is over, without a word to either end.
+// The next calls go over a new one. Those that it still carries keep it: the server may be slow.
+void Client::renew_silent(const Pending& call) {
+  Link& link = links_[call.link];
+  const Connection* const over = call.shm ? nullptr : find(call.link, call.connection);
+  if (over == nullptr || over != link.connections.back().get() || over->heard >= call.sent ||
+      link.connections.size() >= kConnectionsMax)
+    return;
+  if (add_connection(call.link)) close_unused(link);
 }
 
 void Client::expire(uint64_t id, Duration budget) {
@@ -304,6 +353,8 @@ void Client::expire(uint64_t id, Duration budget) {
   if (links_[call.link].in_flight == 0) {
     close_link(call.link);
     (void)open_link(call.link);
+  } else {
+    renew_silent(call);
   }
   servers_.skip(call.link);
   call.done(Result<std::string>(fail(error)));

@@ -8,11 +8,15 @@
 //
 // Every call has a budget. ZeroMQ reconnects lost connections; calls in flight then run into their
 // deadline; one that passed while the caller's own loop stood still is extended once. No call is
-// sent twice, except one that a server refused because another server answers.
+// sent twice, except one that a server refused because another server answers. A Client whose
+// connection brought nothing since a call was sent that is over makes a new one for the next calls:
+// a network may forget a connection that both ends hold open. The old one is kept for the answers
+// to the others that it carried, and closed with the last of them.
 //
 // `Channel::kShm` tries shared memory (rpc/shm_channel.h) to a server of the same host and user. It
 // falls back to ZeroMQ. Calls to one server are handled in the order of sending: shared memory is
-// used once all calls sent over ZeroMQ are answered.
+// used once all calls sent over ZeroMQ are answered. Only those of a new connection may be handled
+// before those of the silent one.
 //
 // A SyncClient's calls are steps of its caller's trace (base/step_trace.h), whose id they carry. A
 // Client's carry the id that they are given.
@@ -92,12 +96,18 @@ class Client {
 
  private:
   using Done = std::function<void(const Result<std::string>&)>;
+  struct Connection {  // over ZeroMQ
+    Socket socket;
+    uint64_t number = 0;  // counts the client's connections
+    io::Loop::Handle watch = 0;
+    size_t in_flight = 0;
+    Time heard = Time::min();  // its last message
+  };
   struct Link {  // to one address of the list
     std::string to;
-    std::optional<Socket> socket;
-    io::Loop::Handle watch = 0;
-    size_t in_flight = 0;  // over either channel
-    size_t by_zeromq = 0;  // of these
+    std::vector<std::unique_ptr<Connection>> connections;  // calls are sent over the last
+    size_t in_flight = 0;                                  // over either channel
+    size_t by_zeromq = 0;                                  // of these
     std::optional<ShmHandshake> handshake;
     std::optional<ShmChannel> shm;
     io::Loop::Handle shm_watch = 0, poll_watch = 0;
@@ -110,8 +120,9 @@ class Client {
     io::Loop::Handle timer = 0;
     const char* type = "";
     std::string body, trace_id;
-    Time deadline;
+    Time sent, deadline;
     size_t link = 0;
+    uint64_t connection = 0;  // its number, over ZeroMQ
     bool shm = false, extended = false;
     int hops = 0;
   };
@@ -121,8 +132,12 @@ class Client {
   Result<> send(uint64_t id, Pending& call);
   Result<> open_link(size_t at);
   void close_link(size_t at);
+  Result<> add_connection(size_t at);
+  Connection* find(size_t at, uint64_t number);
+  void close_unused(Link& link);
+  void renew_silent(const Pending& call);
   bool send_on(uint64_t id, Pending& call, const detail::Answered& refusal);
-  void receive(size_t at);
+  void receive(size_t at, uint64_t number);
   bool answer(size_t at, const detail::Answered& answer);
   void expire(uint64_t id, Duration budget);
   void left(const Pending& call);
@@ -136,7 +151,7 @@ class Client {
   ServerList servers_;
   const Channel channel_;
   std::vector<Link> links_;
-  uint64_t next_id_ = 1;
+  uint64_t next_id_ = 1, connections_ = 0;
   bool answered_ = false;
   std::unordered_map<uint64_t, Pending> pending_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

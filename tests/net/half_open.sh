@@ -4,26 +4,8 @@
 # meanwhile, and who was cut off is back without a restart.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/store.inc"
+source "$(dirname "$0")/forwarder.inc"
 
-# network NAME TARGET: a forwarder; say NAME COMMAND obeys; ${VIA[NAME]} is its address
-declare -A VIA=() WORD=()
-network() {
-  local name=$1 to
-  mkfifo "$T/$name.in"
-  python3 "$MC_SOURCE/tests/net/forwarder.py" "$2" <"$T/$name.in" >"$T/$name.out" 2>"$T/$name.log" &
-  PIDS[$name]=$!
-  exec {to}>"$T/$name.in"
-  WORD[$name]=$to
-  until_true 30 "no forwarder" test -s "$T/$name.out"
-  VIA[$name]=$(head -n 1 "$T/$name.out")
-}
-say() {
-  echo "$2" >&"${WORD[$1]}"
-  obeyed() { [ "$(grep -v '^open' "$T/$1.out" | tail -n 1)" = "$2" ]; }
-  until_true 30 "$1 does not obey" obeyed "$@"
-}
-opened() { grep -c '^open' "$T/$1.out" || true; }
-opened_since() { [ "$(opened "$1")" -gt "$2" ]; }
 # late STATUS COMMAND...: it ends with this status, and soon after its deadline of 500 ms
 late() {
   local start=$SECONDS

@@ -6,7 +6,9 @@
 
 #include <array>
 #include <atomic>
+#include <memory>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "rpc/client.h"
@@ -158,6 +160,34 @@ struct World {
   }
 };
 
+// The server is a socket that the test reads and answers; time is the test's.
+struct SilentServer {
+  ManualClock clock;
+  io::Loop loop{clock};
+  rpc::Socket router = *rpc::Socket::listen(rpc::Socket::Kind::kRouter, "127.0.0.1:0");
+  std::unique_ptr<rpc::Client> client = *rpc::Client::connect(loop, router.address());
+  using Answer = std::shared_ptr<std::optional<Result<Echoed>>>;
+  Answer call(const std::string& text, Duration budget) {
+    Answer got = std::make_shared<std::optional<Result<Echoed>>>();
+    client->call(Echo{text}, budget, [got](Result<Echoed> r) { *got = std::move(r); });
+    return got;
+  }
+  bool until(const std::function<bool()>& condition) {
+    for (int turns = 0; turns < 3000 && !condition(); ++turns) REQUIRE(loop.turn(10ms));
+    return condition();
+  }
+  std::vector<std::string> read() {
+    std::vector<std::string> frames;
+    REQUIRE(until([&] { return !frames.empty() || !(frames = router.receive()).empty(); }));
+    return frames;
+  }
+  void reply(const std::vector<std::string>& frames) {
+    auto e = wire::decode<rpc::Envelope>(frames[1]).value();
+    e.type = "ok";
+    REQUIRE(router.send({frames[0], wire::encode(e), frames[2]}));
+  }
+};
+
 }  // namespace
 
 TEST_SUITE("rpc/trouble") {
@@ -280,6 +310,64 @@ TEST_SUITE("rpc/trouble") {
     CHECK(answer(w.loop, *client, "x", 10s).value().text == "x");
     CHECK(rpc::Client::connect(w.loop, "localhost:0").error().code == Code::kInvalid);
     CHECK(rpc::Client::connect(w.loop, "nonsense").error().code == Code::kInvalid);
+  }
+
+  TEST_CASE("the next call goes over a new connection where the old one is silent (F103)") {
+    SilentServer s;
+    const auto kept = s.call("kept", 1h);
+    const auto first = s.read();
+    const auto given_up = s.call("given up", 1s);
+    CHECK(s.read()[0] == first[0]);
+    s.clock.advance(1s);
+    REQUIRE(s.until([&] { return given_up->has_value(); }));
+    CHECK_FALSE(given_up->value());
+    const auto next = s.call("next", 1h);
+    const auto second = s.read();
+    CHECK(second[0] != first[0]);
+    s.reply(second);
+    REQUIRE(s.until([&] { return next->has_value(); }));
+    CHECK(next->value()->text == "next");
+    s.reply(first);  // the server was slow
+    REQUIRE(s.until([&] { return kept->has_value(); }));
+    CHECK(kept->value()->text == "kept");
+    CHECK(s.client->in_flight() == 0);
+    const auto last = s.call("last", 1h);
+    CHECK(s.read()[0] == second[0]);
+  }
+
+  TEST_CASE("a connection that brings other answers is kept when a call on it is over") {
+    SilentServer s;
+    const auto slow = s.call("slow", 1h);
+    const auto first = s.read();
+    const auto given_up = s.call("given up", 2s);
+    s.read();
+    s.clock.advance(1s);
+    const auto other = s.call("other", 1h);
+    s.reply(s.read());
+    REQUIRE(s.until([&] { return other->has_value(); }));
+    s.clock.advance(1s);
+    REQUIRE(s.until([&] { return given_up->has_value(); }));
+    const auto next = s.call("next", 1h);
+    CHECK(s.read()[0] == first[0]);
+  }
+
+  TEST_CASE("connections to a server that answers nothing are few") {
+    SilentServer s;
+    std::vector<SilentServer::Answer> waiting;
+    std::set<std::string> connections;
+    for (int i = 0; i < 20; ++i) {
+      waiting.push_back(s.call("waits", 1h));
+      connections.insert(s.read()[0]);
+      const auto given_up = s.call("given up", 1s);
+      connections.insert(s.read()[0]);
+      s.clock.advance(1s);
+      REQUIRE(s.until([&] { return given_up->has_value(); }));
+    }
+    CHECK(connections.size() == 8);
+    REQUIRE(s.until([&] {  // twice: a loop that stood still gives calls as much time again
+      s.clock.advance(1h);
+      return s.client->in_flight() == 0;
+    }));
   }
 
   // The key is the process's: these run in a process of their own, started by the test below.
