@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "io/fd.h"
 #include "io/file.h"
 #include "io/limits.h"
@@ -58,8 +60,11 @@ Result<> DaemonOptions::load() const {
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
       return fail_errno("--announce %s: its folder", announce.c_str());
     struct stat info {};
-    if (::stat(announce.c_str(), &info) == 0 && S_ISDIR(info.st_mode))
+    if (::stat(announce.c_str(), &info) != 0) {
+      if (errno != ENOENT) return fail_errno("--announce %s", escape(announce).c_str());
+    } else if (S_ISDIR(info.st_mode)) {
       return fail(Code::kInvalid, "--announce %s is a directory, want a file", announce.c_str());
+    }
   }
   (void)io::raise_open_files(kOpenFiles);
   leave_memory_out_of_dumps();
