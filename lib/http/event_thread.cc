@@ -3,6 +3,8 @@
 #include <event2/event.h>
 #include <sys/eventfd.h>
 
+#include <csignal>
+
 #include "base/result.h"
 
 namespace mc::http {
@@ -62,7 +64,15 @@ EventThread::~EventThread() {
 }
 
 void EventThread::start() {
-  thread_ = std::thread([this] { event_base_loop(base_, EVLOOP_NO_EXIT_ON_EMPTY); });
+  thread_ = std::thread([this] {
+    // libevent writes to sockets whose peer is gone: that is an error, and no signal that ends the
+    // process, whatever its owner does about SIGPIPE.
+    sigset_t pipe;
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+    event_base_loop(base_, EVLOOP_NO_EXIT_ON_EMPTY);
+  });
 }
 
 void EventThread::stop() {

@@ -1,6 +1,8 @@
 // Clients that end their sending side, and read on.
 #include <doctest/doctest.h>
 
+#include <csignal>
+
 #include "tests/unit/http/raw.h"
 
 using namespace mc;
@@ -69,6 +71,23 @@ TEST_CASE("a client that ended its sending side and gets no answer soon is gone"
   REQUIRE(http::testing::wait_until(f.loop, [&] { return f.seen[0].gone(); }));
   CHECK(c.wait_closed());
   CHECK(f.seen.size() == 1);
+}
+
+TEST_CASE("that such a client is gone is seen by a write to it, and no signal ends the process") {
+  const auto before = std::signal(SIGPIPE, SIG_DFL);
+  Fixture f(1h);
+  auto c = f.client();
+  c.send(get("/1"));
+  c.end_sending();
+  REQUIRE(f.arrived(1));
+  f.seen[0].start(200, "text/event-stream");
+  CHECK(c.wait_for("200 OK"));
+  c.close();
+  CHECK(http::testing::wait_until(f.loop, [&] {
+    f.seen[0].write("data: 1\n\n");
+    return f.seen[0].gone();
+  }));
+  std::signal(SIGPIPE, before);
 }
 
 }  // namespace half_closed_test
