@@ -65,7 +65,7 @@ curl -sS -m 120 -o "$T/busy" -H 'content-type: application/json' -H 'x-request-i
   --data-binary "@$T/request" "$URL/v1/completions" &
 busy=$!
 until_true 20 "$holder is not busy" cluster_says --arg name "$holder" \
-  '.nodes[] | select(.name == $name).queue_ms > 8000'
+  '.nodes[] | select(.name == $name).queue_ms > 4000'
 
 # Both the other worker and the store have its beginning: that is read from the worker, the rest from the
 # store. The holder itself would have to wait.

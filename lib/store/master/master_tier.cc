@@ -258,7 +258,8 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
 // Decides about an eviction victim: drop it (it is on a disk, or need not be), or keep it until it
 // is written.
 Master::Offload Master::offload(const Object& object, Time now) {
-  if (!tier_.any() || options_.offload == "never") return Offload::kDrop;
+  if (options_.offload == "never" || (!tier_.any() && options_.on_slow_offload != "wait"))
+    return Offload::kDrop;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return Offload::kDrop;
   if (stays_on_disk(object.tenant, object.key())) return Offload::kDrop;
   if (!tier_.offloading(disk_name(object.tenant, object.key())) && !within_disk_quota(object, now))
@@ -279,7 +280,7 @@ Master::Offload Master::offload(const Object& object, Time now) {
     });
     const DiskReplicaIndex::Queued queued = tier_.offload(r.node->ref.name, std::move(job), now);
     started = queued == DiskReplicaIndex::Queued::kYes;
-    full = full || queued == DiskReplicaIndex::Queued::kFull;
+    full = full || queued == DiskReplicaIndex::Queued::kFull || r.node->tier;
   });
   if (started) return Offload::kStarted;
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
@@ -327,8 +328,7 @@ bool Master::within_disk_quota(const Object& object, Time now) {
 
 // Whether the object must be written, and no disk takes it now.
 bool Master::disks_behind(const Object& object) const {
-  if (!tier_.any() || options_.on_slow_offload != "wait" || options_.offload == "never")
-    return false;
+  if (options_.on_slow_offload != "wait" || options_.offload == "never") return false;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return false;
   const std::string name = disk_name(object.tenant, object.key());
   if (stays_on_disk(object.tenant, object.key()) || tier_.offloading(name)) return false;
@@ -336,7 +336,7 @@ bool Master::disks_behind(const Object& object) const {
   each_replica(object, [&](const Replica& r) {
     if (r.node->draining) return;
     const DiskReplicaIndex::Queued queued = tier_.ask(r.node->ref.name, object.bytes);
-    full = full || queued == DiskReplicaIndex::Queued::kFull;
+    full = full || queued == DiskReplicaIndex::Queued::kFull || r.node->tier;
     room = room || queued == DiskReplicaIndex::Queued::kYes;
   });
   return full && !room;

@@ -28,6 +28,7 @@ struct FakeNode {
   Directory directory;
   uint64_t done = 0, epoch_seen = 0, nodes_seen = 0;
   bool waiting = false;  // a heartbeat of it is held
+  bool tier = false;     // it says that its disk follows
   std::optional<HeartbeatReply> inbox;
   uint32_t remounts = 0;
   bool still_writes = false;          // into what it has to forget
@@ -53,7 +54,11 @@ struct FakeCluster {
   std::vector<std::pair<NodeId, uint64_t>> checks;  // orders of them, not answered here
 
   FakeNode& add(const NodeId& name, uint64_t capacity, uint64_t generation = 7) {
+    return add(name, capacity, generation, false);
+  }
+  FakeNode& add(const NodeId& name, uint64_t capacity, uint64_t generation, bool tier) {
     nodes[name] = std::make_unique<FakeNode>(name, capacity, generation);
+    nodes[name]->tier = tier;
     mount(*nodes[name]);
     return *nodes[name];
   }
@@ -67,6 +72,7 @@ struct FakeCluster {
     node.waiting = false;
     Inventory inventory{node.ref.name, node.ref.generation, node.directory.page(0, true, 4096),
                         true};
+    inventory.tier = node.tier;
     node.directory.tell_dead(inventory);
     node.unfenced.clear();
     inventory.unfenced = node.still_written;

@@ -6,12 +6,15 @@ namespace {
 namespace offload_test {
 
 struct Disk {  // of node "a", which has 8 pages; it writes nothing by itself
-  explicit Disk(MasterOptions options = {}) : cluster(options) {
-    cluster.add("a", 8 * kPage);
+  explicit Disk(MasterOptions options = {}, bool comes_late = false) : cluster(options) {
+    cluster.add("a", 8 * kPage, 7, true);
+    if (!comes_late) comes();
+    for (int i = 0; i < 8; ++i) REQUIRE(cluster.put("k" + std::to_string(i), kPage) == kDone);
+  }
+  void comes() {
     REQUIRE(cluster.master->handle(TierMount{"a", Generation{7}, 1 * kGiB, true, true, {}, 0},
                                    cluster.now));
     beat();
-    for (int i = 0; i < 8; ++i) REQUIRE(cluster.put("k" + std::to_string(i), kPage) == kDone);
   }
   void beat() {
     cluster.master->handle(TierHeartbeat{"a", Generation{7}, taken, 60'000, 0, 0, ""}, cluster.now,
@@ -178,6 +181,26 @@ TEST_CASE("F4: on-slow-offload wait loses nothing, and the error says what is in
       refused.what);
   CHECK(refused.what.find("leased") == std::string::npos);
   CHECK(d.in_memory() == 8);
+}
+
+TEST_CASE("F4: with on-slow-offload wait a disk that its node still opens is waited for") {
+  for (const bool waits : {true, false}) {
+    CAPTURE(waits);
+    MasterOptions o = plain();
+    if (waits) o.on_slow_offload = "wait";
+    Disk d(o, true);
+    d.put_start(want("new", kPage));
+    CHECK(d.reply.has_value() == !waits);
+    if (!waits) continue;
+    CHECK(d.in_memory() == 8);
+    d.comes();
+    d.cluster.pump();
+    const auto jobs = d.take();
+    REQUIRE(!jobs.empty());
+    for (const TierJob& job : jobs) d.stored(job);
+    REQUIRE(d.reply);
+    CHECK(d.reply->items[0].outcome.ok());
+  }
 }
 
 TEST_CASE("F4: a tenant at its quota gets its room from the disk, or from what it drops") {
