@@ -90,8 +90,9 @@ struct ServerOptions {
   // A client that ended its sending side may still read: it counts as gone this much later.
   Duration half_closed_time = std::chrono::milliseconds(250);
   // The rest of a refused body is read and dropped, so that its client sees the answer: as long as
-  // no pause is longer than this, all of it takes no longer, and is no more. Other connections
-  // close at once with their last answer.
+  // no pause is longer than this, all of it takes no longer, and is no more. So is what comes
+  // after a head that was refused, or behind a last request. Others close at once with their last
+  // answer.
   Duration rest_pause = std::chrono::seconds(5), rest_time = std::chrono::seconds(30);
   Bytes rest_max{256 * kMiB};
   uint32_t lingering_max = 256;  // connections that wait for such a rest; the oldest gives way

@@ -87,7 +87,9 @@ class Cost {
  private:
   cost::ModelSpec spec_;
   double factor_ = 1;
-  double seen_ms_ = 0;  // what the model gives for the prompts that were measured
+  // What the model gives for the prompts that were measured; a little more, as one of a few tokens
+  // proves little.
+  double seen_ms_ = 7;
   double bandwidth_, fetch_bandwidth_;
   Time advanced_{};
   StepRate steps_;

@@ -9,7 +9,9 @@ namespace mc::wire {
 Release this_release() { return {MC_VERSION, kProtocolMin, kProtocolMax}; }
 
 std::string release_text(const Release& release) {
-  const std::string build = release.build.empty() ? "an older release" : "mc " + release.build;
+  constexpr size_t kBuildMax = 256;
+  const std::string build =
+      release.build.empty() ? "an older release" : "mc " + release.build.substr(0, kBuildMax);
   if (release.protocol_min == release.protocol_max)
     return strf("%s (protocol %u)", escape(build).c_str(), release.protocol_min);
   return strf("%s (protocols %u to %u)", escape(build).c_str(), release.protocol_min,

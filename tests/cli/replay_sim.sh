@@ -62,7 +62,7 @@ expect 2 sim --sweep polcy=rr
 grep -q "did you mean 'policy'" "$T/err" || die "$(cat "$T/err")"
 expect 2 sim --sweep speed=1,2 --sweep speed=3
 expect 2 sim --prefill 0
-grep -q 'at least one of each' "$T/err" || die "$(cat "$T/err")"
+grep -q 'at least one node of each' "$T/err" || die "$(cat "$T/err")"
 expect 2 sim --speed -1
 expect 2 sim --speed 2 --qps 3
 grep -q 'both set when requests come' "$T/err" || die "$(cat "$T/err")"

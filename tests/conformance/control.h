@@ -27,7 +27,6 @@ class Control {
     thread_.join();
   }
   const std::string& address() const { return server_->address(); }
-  io::Loop& loop() { return loop_; }
 
  private:
   io::Loop loop_{kClock};
@@ -47,6 +46,7 @@ inline void describe_served(std::span<std::byte> bytes) {
 class Served : public Process {
  public:
   static constexpr uint64_t kBytes = 16 * kMiB;
+  // `transport`: its name, or "rdma:NIC"
   explicit Served(const std::string& transport) : transport_(transport) { begin(); }
   const std::string& control() const { return control_; }
   void restart() {  // another process at the same addresses

@@ -113,7 +113,9 @@ TEST_SUITE("xfer/hang") {
     Metrics metrics;
     EngineOptions o;
     o.node = "served";
-    o.transports = {told[0]};
+    const size_t nic = told[0].find(':');
+    o.transports = {told[0].substr(0, nic)};
+    if (nic != std::string::npos) o.nics = {told[0].substr(nic + 1)};
     o.data = {told[2]};
     o.peer_timeout = 2s * kSlow;
     auto engine = Engine::open(kClock, o, metrics);

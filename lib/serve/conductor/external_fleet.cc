@@ -94,7 +94,8 @@ void ExternalFleet::add(const GenerateRequest& ask, const sched::Exclusions* out
   std::map<std::pair<uint64_t, std::string>, std::vector<uint32_t>> matches;  // by block and salt
   for (const auto& [name, e] : engines_.all()) {
     if (e->options.url.empty() || e->options.serves != model) continue;
-    if (e->options.role == "decode" && !(ask.proxied && serves_alone(engines_, *e, *ask.proxied)))
+    if (e->options.role == "decode" &&
+        !(e->up && ask.proxied && serves_alone(engines_, *e, *ask.proxied)))
       continue;
     sched::PrefillView node;
     node.name = name;

@@ -54,8 +54,8 @@ struct PrefillChunk {
 // Queues prompts, and chooses one for each chunk: the one with the lowest priority number; of
 // those, the one that came first or has the least left to compute (sched/prefill_order.h). So a
 // prompt that goes before others waits for one chunk of theirs. Among equals a prompt runs to its
-// end. Of one conductor, prompts came in the order in which it decided on them, whatever was late
-// on the way.
+// end. Prompts of one conductor with none of another's between them count as having come in the
+// order in which it decided on them, whatever was late on the way.
 //
 //   while (const auto* item = queue.head(now)) { rematch it; queue.set_reused(...);
 //     queue.next(now); ... } when the chunk is computed: queue.finished();

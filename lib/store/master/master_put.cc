@@ -60,6 +60,10 @@ std::string Master::in_the_way(Time now) const {
   if (evicting_.bytes > 0)
     say(strf("%s waits to be written to disks%s", rounded_bytes_text(evicting_.bytes).c_str(),
              options_.on_slow_offload == "wait" ? " (on-slow-offload wait)" : ""));
+  for (const auto& [name, node] : members_.all())
+    if (node->tier && options_.on_slow_offload == "wait")
+      return "node '" + escape(name) +
+             "' has yet to say what its disk holds (on-slow-offload wait)";
   if (const uint64_t freeing = members_.releasing(now); freeing > 0)
     say(strf("nodes have yet to give back %s", rounded_bytes_text(freeing).c_str()));
   if (leases_.size() > 0) say(strf("%zu objects are leased", leases_.size()));

@@ -94,6 +94,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
   if (m.objects.size() > kTierPageMax)
     return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page",
                 escape(m.node).c_str(), m.objects.size());
+  if (m.first) node->tier = true;  // it begins anew
   // An earlier master with a faster clock may have written the disk.
   for (const TierObject& o : m.objects)
     if (o.generation.n > (epoch_ << 32 | counter_) &&

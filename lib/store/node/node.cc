@@ -49,13 +49,14 @@ Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
   PreparedNode out;
-  out.keep_clock.emplace(host, clock.now());
+  const Time began = clock.now();
+  out.keep_clock.emplace(host, began);
   MC_TRY(out.masters, find_masters(options.master, clock, kFindMasters));
   const std::vector<std::string> size{bytes_text(options.size.n)};
   MC_TRY(out.segments,
          options.memory.empty()
              ? Segments::open(engine, options.segments.empty() ? size : options.segments,
-                              out.keep_clock->mark(host, clock.now()))
+                              out.keep_clock->mark(host, began))
              : Segments::open_in(engine, options.memory));
   return out;
 }

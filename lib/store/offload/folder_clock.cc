@@ -11,7 +11,12 @@ constexpr uint64_t kClockBytesMax = 4096;
 
 std::optional<ClockMark> last_mark(ssd::Disk& disk) {
   const auto bytes = ssd::read_all(disk, kClockFile, kClockBytesMax);
-  if (!bytes) return {};  // a new folder's, or of a version that left none
+  if (!bytes) {  // a new folder's, or of a version that left none
+    if (bytes.error().code != Code::kNotFound)
+      log_warn("ssd", "%s: %s: times to live there go by the wall clock", kClockFile,
+               bytes.error().what.c_str());
+    return {};
+  }
   const auto mark = ssd::decode_mark(*bytes);
   if (mark) return ClockMark{mark->own_s, {mark->wall_s, mark->boot_s, mark->boot}};
   log_warn("ssd", "%s: %s: times to live there go by the wall clock", kClockFile,
@@ -35,8 +40,10 @@ std::optional<ClockMark> FolderClock::stepped(Time now) {
 void FolderClock::leave_mark(const ClockMark& mark) const {
   const ssd::FolderMark out{mark.own_s, mark.host.wall_s, mark.host.boot_s, mark.host.boot};
   if (auto left = ssd::write_all(*disk_, "", kClockFile, ssd::encode_mark(out)); !left)
-    log_warn("ssd", "%s is not written, and the next start goes by the wall clock: %s", kClockFile,
-             left.error().what.c_str());
+    log_warn("ssd",
+             "%s is not written: a step of the wall clock moves times to live there at the next "
+             "start: %s",
+             kClockFile, left.error().what.c_str());
 }
 
 }  // namespace mc::store

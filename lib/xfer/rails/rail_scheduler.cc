@@ -86,7 +86,7 @@ uint32_t RailScheduler::nearest_mapped(const MemoryEnds& memory) const {
 bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
                           const MemoryEnds& memory) {
   Rail& r = rails_[i];
-  if (probe_ == i) probe_.reset();
+  if (probe_ && probe_->rail == i) probe_.reset();
   const uint32_t near = nearest_mapped(memory);
   const Fitness mine = fitness(i, avoid, now, memory, near);
   if (mine == Fitness::kNone) return false;
@@ -109,11 +109,10 @@ bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_
   if (best_other < 0) return true;
   const double p = predicted(r, bytes, now, memory);
   if (p <= best_other || p <= static_cast<double>(backlog) / rates) return true;
-  const uint64_t since = slices_ - last_probe_;
-  if (!(idle_longest && since >= config_.probe_every) &&
-      !(guess_idle && since >= config_.probe_guessed_every))
+  const bool ordinary = idle_longest && slices_ - last_probe_ >= config_.probe_every;
+  if (!ordinary && !(guess_idle && slices_ - last_guess_ >= config_.probe_guessed_every))
     return false;
-  probe_ = i;
+  probe_ = {i, ordinary};
   return true;
 }
 
@@ -132,8 +131,10 @@ void RailScheduler::limit(RailIndex r, double share) {
 void RailScheduler::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
   Rail& r = rails_[i];
   ++slices_;
-  if (probe_ == i) {
-    last_probe_ = slices_;
+  if (probe_ && probe_->rail == i) {
+    last_guess_ = slices_;
+    if (probe_->ordinary) last_probe_ = slices_;
+    if (r.guessed() && bytes < kSampleBytes) ++r.samples;  // too few to tell: it is left so
     probe_.reset();
   }
   const double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);

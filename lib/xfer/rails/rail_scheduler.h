@@ -141,8 +141,12 @@ class RailScheduler {
 
   SprayConfig config_;
   std::vector<Rail> rails_;
-  uint64_t slices_ = 0, last_probe_ = 0;
-  std::optional<RailIndex> probe_;  // takes() said yes to it for this reason alone
+  struct Probe {
+    RailIndex rail;
+    bool ordinary;  // the one in a hundred
+  };
+  uint64_t slices_ = 0, last_probe_ = 0, last_guess_ = 0;
+  std::optional<Probe> probe_;  // takes() said yes to it for this reason alone
 };
 
 }  // namespace mc::xfer

@@ -215,6 +215,12 @@ TEST_CASE("the estimates follow what was measured, within bounds") {
   CHECK(c.transfer_bytes_per_s() == doctest::Approx(1e8).epsilon(0.01));
 }
 
+TEST_CASE("a first prompt of a few tokens teaches little") {
+  Cost c = cost();
+  c.learn_prefill(10, 0, 0.01 * c.spec_prefill_ms(10, 0));
+  CHECK(c.prefill_factor() > 0.7);
+}
+
 TEST_CASE("the first prompts teach how much faster the machine is, later ones a tenth each") {
   Cost c = cost();
   c.learn_prefill(10, 0, 40 * c.spec_prefill_ms(10, 0));  // a short one that was disturbed

@@ -457,7 +457,7 @@ TEST_CASE("invalid options are refused with the valid range") {
     const auto runs = run_study(t, cost::tiny(), o);
     return runs ? std::string() : runs.error().what;
   };
-  CHECK(error([](auto& o) { o.sim.prefill = 0; }).find("at least one of each") !=
+  CHECK(error([](auto& o) { o.sim.prefill = 0; }).find("at least one node of each") !=
         std::string::npos);
   CHECK(error([](auto& o) { o.sim.rack_latency = 5ms; }).find("--rack-nodes") != std::string::npos);
   CHECK(error([](auto& o) { o.sim.cache_rule = "semantic"; }).find("has a class") !=
@@ -478,7 +478,7 @@ TEST_CASE("invalid options are refused with the valid range") {
         }).find("twice") != std::string::npos);
   CHECK(error([](auto& o) { o.sweep = {"pd=2:2,2:2"}; }).find("pd=2:2 is given twice") !=
         std::string::npos);
-  CHECK(error([](auto& o) { o.sweep = {"pd=0:2"}; }).find("pd=0:2: 0 prefill and 2 decode") !=
+  CHECK(error([](auto& o) { o.sweep = {"pd=0:2"}; }).find("pd=0:2: --prefill 0, --decode 2") !=
         std::string::npos);
   CHECK(error([](auto& o) {
           o.sweep = {"decode=2,3", "pd=2:2"};

@@ -162,6 +162,22 @@ TEST_SUITE("rail_scheduler") {
     CHECK(w.carried(0) - before[0] > 3 * (w.carried(1) - before[1]));
   }
 
+  TEST_CASE(
+      "of small slices a rail whose rate collapsed gets no tenth, and others are probed too") {
+    World w({{.rate = kRate, .rates = {{.1, kRate / 20}}}, {.rate = kRate / 4}, {.rate = kRate}});
+    while (w.now() < .2) {
+      w.push(kMiB, kSlice);
+      w.drain(0);
+    }
+    const uint64_t before[] = {w.carried(0), w.carried(1)};
+    for (int i = 0; i < 800; ++i) {
+      w.push(32 * kKiB, 32 * kKiB);
+      w.drain(0);
+    }
+    CHECK(w.carried(0) - before[0] <= 20 * 32 * kKiB);
+    CHECK(w.carried(1) > before[1]);
+  }
+
   TEST_CASE("a rail that rests lets the others be probed one in a hundred, not more") {
     World w({{.rate = kRate / 5}, {.rate = kRate}, {.rate = kRate, .dead_from = 0}});
     w.spray().down(2, at(0));

@@ -11,6 +11,7 @@ namespace {
 constexpr Duration kAgain = std::chrono::milliseconds(2);  // when the pool is full
 constexpr Duration kRoomTime = std::chrono::seconds(20);   // and it stays so
 constexpr Duration kFenceTime = std::chrono::seconds(1);   // then writes fail instead
+constexpr Duration kOneOfMany = std::chrono::seconds(1);   // rails, to be connected
 constexpr Duration kFenceTry = std::chrono::milliseconds(300);
 constexpr Duration kFencePause = std::chrono::milliseconds(20);
 constexpr size_t kFailMax = 4096;
@@ -62,8 +63,8 @@ void PeerConnections::connect(RailIndex rail) {
   }
 }
 
-// True if this is the only rail and its port is down, or the owner's device away, or the owner slow
-// to answer: then its attempts keep waiting for a connection.
+// True if this is the only rail and its port is down, or the owner's device away: then its attempts
+// keep waiting for a connection.
 bool PeerConnections::nic_comes_back(RailIndex rail, bool peers_away) {
   Endpoint& e = *endpoints_[rail];
   if (endpoints_.size() > 1 || closed_.load()) return false;
@@ -90,7 +91,7 @@ Result<> PeerConnections::ask(RailIndex rail, EndpointPool::Id pooled) {
   const QpAddress mine = connection->pair().address();
   m.mine = {mine.number, mine.psn, mine.lid, mine.mtu, mine.reads, {mine.gid}};
   client->call(
-      m, std::min<Duration>(peer_timeout_ / 2, kFenceTime),
+      m, endpoints_.size() == 1 ? peer_timeout_ * 3 / 4 : std::min(peer_timeout_ / 2, kOneOfMany),
       [self = shared_from_this(), rail, pooled, connection](const Result<QueuePairOpened>& answer) {
         self->connected(rail, pooled, connection, answer);
       });
@@ -103,9 +104,6 @@ void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
   Endpoint& e = *endpoints_[rail];
   Result<> made;
   const bool away = !answer && answer.error().code == Code::kBusy;
-  // It may only be slow: it is not given up before the peer timeout, however short one call is.
-  const bool silent = !answer && answer.error().code == Code::kTimeout &&
-                      clock_.now() - e.connecting < peer_timeout_ * 3 / 4;
   if (!answer) {
     made = fail(Error{away ? Code::kUnavailable : answer.error().code, answer.error().what});
   } else {
@@ -122,7 +120,7 @@ void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
   transport_.made_connection(made.has_value());
   if (!made) {
     transport_.pool().remove(pooled);
-    if (nic_comes_back(rail, away || silent)) return;
+    if (nic_comes_back(rail, away)) return;
     return not_connected(rail, made.error());
   }
   std::vector<AttemptPtr> waiting;
