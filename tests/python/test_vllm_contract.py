@@ -195,6 +195,58 @@ def test_adapters_do_not_share(pool, tmp_path):
     assert len(pool.values) == before
 
 
+def adapter(folder, weights, name='x', number=1, **more):
+    folder.mkdir(exist_ok=True)
+    (folder / 'adapter_model.safetensors').write_bytes(weights)
+    return types.SimpleNamespace(lora_name=name, lora_path=str(folder), lora_int_id=number, **more)
+
+
+def test_other_weights_under_an_adapters_name_or_number_are_not_shared(pool, tmp_path):
+    """The old ones' blocks may lie in vLLM's own cache, and its workers may have either."""
+    here, there = tmp_path / 'here', tmp_path / 'there'
+    for again in (lambda: adapter(here, b'changed', load_inplace=True),  # written over, loaded in place
+                  lambda: adapter(there, b'two', load_inplace=True),
+                  lambda: adapter(here, b'changed'),  # not loaded again, but maybe when it is evicted
+                  lambda: adapter(here, b'changed', number=2),  # unloaded, and loaded again
+                  lambda: adapter(there, b'two', name='y')):
+        pool.values.clear()
+        one = engine()
+        answer(one, PROMPT, lora=adapter(here, b'one'))
+        saved = set(pool.values)
+        assert saved
+        answer(one, [9, *PROMPT], lora=again(), name='again')
+        answer(one, [8, *PROMPT], lora=again(), name='and again')
+        assert set(pool.values) == saved
+        # A server that computes with the new weights finds none of the old ones' blocks.
+        fresh = engine()
+        answer(fresh, PROMPT, lora=again())
+        assert not fresh.external_tokens
+
+
+def test_requests_of_an_adapter_that_changes_save_no_more(pool, tmp_path):
+    one = engine(blocks=64)
+    one.add(Request('r', PROMPT, 40, lora=adapter(tmp_path / 'a', b'one')))
+    for _ in range(8):
+        one.step()
+    one.add(Request('s', [9, *PROMPT], 6, lora=adapter(tmp_path / 'a', b'changed', load_inplace=True)))
+    one.step()
+    while one.workers[0]._worker._saves:
+        one.step()
+    saved = set(pool.values)
+    one.drain()
+    assert saved and set(pool.values) == saved
+
+
+def test_an_adapter_that_was_loaded_again_is_shared_once_vllms_cache_is_reset(pool, tmp_path):
+    one = engine()
+    answer(one, PROMPT, lora=adapter(tmp_path / 'a', b'one'))
+    answer(one, PROMPT, lora=adapter(tmp_path / 'a', b'changed', number=2), name='again')
+    saved = set(pool.values)
+    one.scheduler.reset_cache()
+    answer(one, [9, *PROMPT], lora=adapter(tmp_path / 'a', b'changed', number=3), name='third')
+    assert saved < set(pool.values)
+
+
 def test_a_lost_block_is_computed(pool):
     want = answer(engine(), PROMPT)
     keys = list(pool.values)

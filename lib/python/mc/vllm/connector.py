@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.metrics import (
 from vllm.logger import init_logger
 
 from mc.vllm import keys, layout, metrics, settings
+from mc.vllm.adapters import Adapters
 from mc.vllm.lookups import Lookups
 from mc.vllm.pool import Pool
 from mc.vllm.scheduler import Plan, Scheduler
@@ -175,7 +176,7 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         self._scopes: dict[str, list[bytes]] = {}
         self._fingerprint = ''
         self._ranks: list[str] = []
-        self._adapters: dict[int, str] = {}
+        self._adapters = Adapters(self._adapter_doubted)
         self._scheduler = Scheduler(
             self._config.cache_config.block_size,
             self._look_up,
@@ -199,15 +200,13 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         adapter = request.lora_request
         if adapter is None or not self._fingerprint:
             return self._fingerprint
-        # An adapter that is loaded again has another number.
-        number = adapter.lora_int_id
-        if number not in self._adapters:
-            self._adapters[number] = keys.adapter_scope(adapter)
-            if not self._adapters[number]:
-                logger.warning('mc: the files of LoRA adapter %s cannot be read, so its KV is not '
-                               'shared', adapter.lora_name)
-        own = self._adapters[number]
+        own = self._adapters.scope(adapter)
         return f'{self._fingerprint}+{own}' if own else ''
+
+    def _adapter_doubted(self, adapter: Any, why: str) -> None:
+        logger.warning('mc: the KV of LoRA adapter %s is not shared: %s', adapter.lora_name, why)
+        assert self._scheduler is not None
+        self._scheduler.unshare(adapter)
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
         """Of all workers. Nothing is looked up or saved before."""
@@ -289,6 +288,7 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         """Forgets what it believes to be in the pool; removes nothing there."""
         assert self._scheduler is not None
         self._scheduler.reset()
+        self._adapters.reset()
         return True
 
     # ---- worker

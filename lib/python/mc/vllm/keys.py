@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _ENDS = 1 << 16  # bytes of a weight file's begin and end that are digested
-_WEIGHTS = ('.safetensors', '.bin', '.pt', '.gguf')
+WEIGHTS = ('.safetensors', '.bin', '.pt', '.gguf')
 
 
 def digest(value: Any) -> str:
@@ -23,7 +23,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def digest_of_folder(folder: str, suffixes: tuple[str, ...] = _WEIGHTS) -> str:
+def digest_of_folder(folder: str, suffixes: tuple[str, ...] = WEIGHTS) -> str:
     """Of the weights in a folder: each file's name, size and both ends. "" if there are none."""
     out = hashlib.sha256()
     found = False
@@ -54,28 +54,6 @@ def rank_label(tp: int, tp_size: int, pp: int, pp_size: int, group: int = 0) -> 
 def prefix(scope: str, label: str) -> bytes:
     """What stands before the hash. A scope is the fingerprint, and the adapter of a request."""
     return f'vllm:{scope}@{label}@'.encode()
-
-
-def adapter_scope(adapter: Any) -> str:
-    """Sets the blocks of a LoRA adapter apart by its weights; vLLM's hash has its name only.
-
-    An adapter whose files cannot be read gives "": its blocks are not shared.
-    """
-    if adapter is None:
-        return ''
-    path = getattr(adapter, 'lora_path', '') or getattr(adapter, 'lora_local_path', '')
-    try:
-        weights = digest_of_folder(path)
-    except OSError:
-        return ''
-    if not weights:
-        return ''
-    try:
-        with open(os.path.join(path, 'adapter_config.json'), encoding='utf-8') as file:
-            config = file.read()
-    except OSError:
-        config = ''
-    return digest([getattr(adapter, 'lora_name', ''), weights, config])
 
 
 def model_rows(config: Any, vllm_version: str) -> dict[str, Any]:

@@ -235,6 +235,15 @@ class Scheduler:
             self._plan.release.append(request.request_id)
         return tracked.sent
 
+    def unshare(self, adapter: Any) -> None:
+        """Requests of this LoRA adapter, by name or number: their blocks may be of other weights.
+        """
+        for tracked in self._requests.values():
+            own = tracked.request.lora_request
+            if own is not None and (own.lora_name == adapter.lora_name
+                                    or own.lora_int_id == adapter.lora_int_id):
+                tracked.scope = ''
+
     def reset(self) -> None:
         """Forgets what it believes to be in the pool."""
         self._known.clear()
