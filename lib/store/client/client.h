@@ -181,9 +181,8 @@ class Client {
   void write_out(std::span<Write> writes, const PutAs& as,
                  const std::vector<xfer::Request>& requests, const std::vector<NodeRef>& nodes,
                  Time deadline);
-  static bool is_less_specific(const Write& write);
-  static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
+  void get_rounds(std::span<Read> reads, Time deadline, Duration wait);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Duration share,
                      Time deadline);

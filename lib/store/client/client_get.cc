@@ -150,39 +150,47 @@ std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, 
   const Time deadline = clock_.now() + options_.timeout + wait;
   Step step("get");
   step.facts.items = items.size();
+  std::vector<Read> reads;
+  reads.reserve(items.size());
+  for (const GetItem& item : items) reads.push_back(Read::of(item));
+  get_rounds(reads, deadline, wait);
   std::vector<Result<uint64_t>> out;
-  for (size_t at = 0; at < items.size(); at += kChunk) {
-    const auto chunk = items.subspan(at, std::min(kChunk, items.size() - at));
-    std::vector<Read> reads(chunk.size());
-    for (size_t i = 0; i < chunk.size(); ++i) {
-      reads[i].item = &chunk[i];
-      reads[i].room = total_bytes(chunk[i].parts);
-    }
-    get_round(reads, deadline, wait);
-    std::vector<Read> again;  // all replicas were replaced during the read: try once more
-    for (const Read& r : reads)
-      if (!r.answer.value && r.answer.value.error().code == Code::kStale) {
-        again.push_back({});
-        again.back().item = r.item;
-        again.back().room = r.room;
-      }
-    if (!again.empty()) get_round(again, deadline, {});
-    auto redone = again.begin();
-    for (Read& r : reads) {
-      const bool stale = !r.answer.value && r.answer.value.error().code == Code::kStale;
-      const Read& last = stale ? *redone++ : r;
-      if (verified != nullptr) verified->push_back(last.answer.value && last.verified);
-      out.push_back(last.answer.value);
-      if (out.back()) {
-        hits_.add();
-        get_bytes_.add(*out.back());
-        step.facts.bytes += *out.back();
-      } else if (out.back().error().code == Code::kNotFound) {
-        misses_.add();
-      }
+  out.reserve(items.size());
+  for (const Read& r : reads) {
+    if (verified != nullptr) verified->push_back(r.answer.value && r.verified);
+    out.push_back(r.answer.value);
+    if (out.back()) {
+      hits_.add();
+      get_bytes_.add(*out.back());
+      step.facts.bytes += *out.back();
+    } else if (out.back().error().code == Code::kNotFound) {
+      misses_.add();
     }
   }
   return out;
+}
+
+void Client::get_rounds(std::span<Read> reads, Time deadline, Duration wait) {
+  const auto round = [&](std::span<Read> all, Duration patience) {
+    for (; !all.empty(); all = all.subspan(std::min(kChunk, all.size())))
+      get_round(all.first(std::min(kChunk, all.size())), deadline, patience);
+  };
+  // Returns whether it picked any.
+  const auto again = [&](bool (Read::*picked)() const) {
+    std::vector<Read> anew;
+    for (const Read& r : reads)
+      if ((r.*picked)()) anew.push_back(Read::of(*r.item));
+    round(anew, {});
+    auto next = anew.begin();
+    for (Read& r : reads)
+      if ((r.*picked)()) r.renew(std::move(*next++));
+    return !anew.empty();
+  };
+  round(reads, wait);
+  (void)again(&Read::is_stale);
+  // Each such call is held for a moment by the master.
+  while (left(deadline) > Duration::zero() && again(&Read::is_unsettled)) continue;
+  (void)again(&Read::is_stale);
 }
 
 void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
@@ -203,12 +211,15 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
   for (size_t i = 0; i < reads.size(); ++i) {
     Read& r = reads[i];
     r.at = &found->items[i];
-    if (auto ok = r.at->outcome.result(); !ok)
+    r.asked = true;
+    if (auto ok = r.at->outcome.result(); !ok) {
+      r.unsettled = ok.error().code == Code::kUnavailable;
       r.answer.set(fail(ok.error()));
-    else if (auto fits = r.fits(); !fits)
+    } else if (auto fits = r.fits(); !fits) {
       r.answer.set(fail(fits.error()));
-    else
+    } else {
       replicas = std::max(replicas, r.at->places.size());
+    }
   }
   read_hot(reads);
   order_places(*found);

@@ -28,6 +28,13 @@ struct Answer {  // the result of an item
   }
 };
 
+template <class Part>
+uint64_t total_bytes(const std::vector<Part>& parts) {
+  uint64_t n = 0;
+  for (const auto& part : parts) n += part.size();
+  return n;
+}
+
 struct Client::Write {
   const PutItem* item = nullptr;
   uint64_t bytes = 0, checksum = 0;
@@ -40,6 +47,8 @@ struct Client::Write {
   bool waits = false;  // the master has no nodes for it yet
   Generation tried;    // of the first grant whose put-end failed: the value may be stored
   Answer<PutOutcome> answer;
+  bool is_less_specific() const;
+  Result<PutOutcome> outcome();  // ends it
   void append_guards(std::vector<xfer::Engine::GuardAdvance>& all);
   // Appends its requests. An error: of its guards, which are among these.
   Result<> append(std::span<const xfer::Engine::GuardAdvance> all, Time deadline,
@@ -47,6 +56,12 @@ struct Client::Write {
 };
 
 struct Client::Read {
+  static Read of(const GetItem& item) {
+    Read read;
+    read.item = &item;
+    read.room = total_bytes(item.parts);
+    return read;
+  }
   const GetItem* item = nullptr;
   uint64_t room = 0;
   const Located* at = nullptr;
@@ -58,6 +73,8 @@ struct Client::Read {
   bool corrupt = false;                // what arrived last
   bool silent = false;                 // the node did not answer
   bool verified = false;               // its checksum was compared
+  bool asked = false;                  // the master answered
+  bool unsettled = false;              // it rebuilds, and does not know yet
   std::vector<std::byte> copy{};  // the whole value, where only ranges are wanted but it is checked
   bool whole() const { return item->ranges.empty(); }
   // Of the item, from this replica.
@@ -71,6 +88,19 @@ struct Client::Read {
                              deadline, out);
     for (const ValueRange& r : item->ranges)
       append_range(r.offset, r.into, at->bytes, place, generation, from, deadline, out);
+  }
+  bool is_unsettled() const { return unsettled; }
+  bool is_stale() const {  // all replicas were replaced during the read
+    return !answer.value && answer.value.error().code == Code::kStale;
+  }
+  // Takes over what another round came to. A lack of time says less than why it was needed.
+  void renew(Read&& other) {
+    if (is_unsettled() && !other.asked && other.lost_call()) return;
+    *this = std::move(other);
+  }
+  bool lost_call() const {
+    return !answer.value && (answer.value.error().code == Code::kTimeout ||
+                             answer.value.error().code == Code::kUnavailable);
   }
   // Copies what the item wants of the value.
   void take(std::span<const std::byte> value) const;
@@ -103,13 +133,6 @@ inline void note_item(Step& step, uint64_t bytes, const NodeRef& node) {
   std::string& where = step.facts.where;
   if (("," + where + ",").find("," + node.name + ",") == std::string::npos)
     where += (where.empty() ? "" : ",") + node.name;
-}
-
-template <class Part>
-uint64_t total_bytes(const std::vector<Part>& parts) {
-  uint64_t n = 0;
-  for (const auto& part : parts) n += part.size();
-  return n;
 }
 
 }  // namespace mc::store

@@ -22,18 +22,18 @@ bool raises_guards(const xfer::Engine& engine, xfer::SegmentHandle segment) {
 }  // namespace
 
 // A lack of time for another attempt says less than why the previous one failed.
-bool Client::is_less_specific(const Write& w) {
-  return !w.answer.value && !w.tried && w.answer.value.error().code == Code::kTimeout;
+bool Client::Write::is_less_specific() const {
+  return !answer.value && !tried && answer.value.error().code == Code::kTimeout;
 }
 
 // A refusal does not prove that nothing was stored: an earlier round may have stored it.
-Result<PutOutcome> Client::outcome_of(Write& w) {
-  Result<PutOutcome>& value = w.answer.value;
-  if (value || !w.tried) return std::move(value);
+Result<PutOutcome> Client::Write::outcome() {
+  Result<PutOutcome>& value = answer.value;
+  if (value || !tried) return std::move(value);
   const Code code = value.error().code;
   if (code != Code::kBusy && code != Code::kNoSpace) return std::move(value);
   return fail(Code::kUnavailable, "put of '%s': may be stored, its master went away; then: %s",
-              escape(w.item->key).c_str(), value.error().what.c_str());
+              escape(item->key).c_str(), value.error().what.c_str());
 }
 
 Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> value) {
@@ -85,9 +85,9 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       rounds.push_back(std::move(again));
       put_round(rounds.back(), as, true, deadline);
       for (size_t i = 0; i < of.size(); ++i)
-        if (!is_less_specific(rounds.back()[i])) last[of[i]] = &rounds.back()[i];
+        if (!rounds.back()[i].is_less_specific()) last[of[i]] = &rounds.back()[i];
     }
-    for (Write* w : last) out.push_back(outcome_of(*w));
+    for (Write* w : last) out.push_back(w->outcome());
   }
   return out;
 }

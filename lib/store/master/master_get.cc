@@ -92,6 +92,7 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
   for (Located& item : reply.items) clear(item);
   std::vector<const Member*> named;
   std::vector<bool> well;  // of reply.nodes
+  const bool unsure = !rebuild_.over(now);
   warm(tenant, m.keys);
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
@@ -104,11 +105,12 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
       continue;
     }
     if (object == nullptr) {
-      ++totals_.misses;
-      auto key = check_object_key(m.keys[i]);
-      item.outcome = key ? Outcome{static_cast<uint8_t>(Code::kNotFound),
-                                   strf("no key '%s'", escape(m.keys[i]).c_str())}
-                         : Outcome::of(key);
+      if (!unsure) ++totals_.misses;
+      const auto key = check_object_key(m.keys[i]);
+      item.outcome =
+          Outcome::of(!key     ? key
+                      : unsure ? sure(1, now)
+                               : fail(Code::kNotFound, "no key '%s'", escape(m.keys[i]).c_str()));
       continue;
     }
     ++totals_.hits;
@@ -191,8 +193,10 @@ void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
   } else {
     look(*tenant, m.keys, std::chrono::milliseconds(m.wait_ms), now,
          [this, m, tenant = *tenant, done = std::move(done)](Time then) {
-           auto whole = sure(missing(tenant, m.keys), then);
-           whole ? done(locate(m, tenant, then)) : done(fail(whole.error()));
+           // Known keys do not wait for unknown ones.
+           const size_t unknown = missing(tenant, m.keys);
+           auto some = unknown < m.keys.size() ? Result<>() : sure(unknown, then);
+           some ? done(locate(m, tenant, then)) : done(fail(some.error()));
          });
   }
   finish(now);

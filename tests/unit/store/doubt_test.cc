@@ -32,7 +32,7 @@ TEST_CASE("until all nodes are back an unknown key is unavailable, not absent") 
     CHECK(answer.error().what.find("rebuilding: 1 of 2 nodes have not reported yet") == 0);
   };
   unavailable(c.look(GetReplicas{{"on-b"}, 0}));
-  unavailable(c.look(GetReplicas{{"on-a", "never"}, 0}));
+  unavailable(c.look(GetReplicas{{"on-b", "never"}, 0}));
   unavailable(c.look(Exists{{"on-b"}}));
   unavailable(c.look(List{"", "", 10}));
   CHECK(c.remove("on-b")->code == static_cast<uint8_t>(Code::kUnavailable));
@@ -45,6 +45,25 @@ TEST_CASE("until all nodes are back an unknown key is unavailable, not absent") 
   CHECK_FALSE(c.has("never"));
   CHECK(c.get("never").outcome.code == static_cast<uint8_t>(Code::kNotFound));
   CHECK(c.list().size() == 2);
+}
+
+TEST_CASE("until all nodes are back the master answers what it knows of a batch") {
+  TwoNodes c;
+  c.restart_master(kEpoch + 5, "b");
+  const std::string wrong(kObjectKeyBytesMax + 1, 'k');
+  const auto some = c.look(GetReplicas{{"on-a", "on-b", wrong}, 0});
+  REQUIRE(some);
+  CHECK(some->items[0].outcome.ok());
+  CHECK(some->items[0].places.size() == 1);
+  CHECK(some->items[1].outcome.code == static_cast<uint8_t>(Code::kUnavailable));
+  CHECK(some->items[1].outcome.what.find("rebuilding: 1 of 2 nodes have not reported yet") == 0);
+  CHECK(some->items[2].outcome.code == static_cast<uint8_t>(Code::kInvalid));
+
+  c.mount(*c.nodes["b"]);
+  const auto all = c.look(GetReplicas{{"on-a", "on-b", "never"}, 0});
+  REQUIRE(all);
+  CHECK(all->items[1].outcome.ok());
+  CHECK(all->items[2].outcome.code == static_cast<uint8_t>(Code::kNotFound));
 }
 
 TEST_CASE("a put that finds no room while nodes are missing is to be made again, not refused") {

@@ -1,7 +1,9 @@
-// F60: a replica whose node does not answer leaves the next one its share of the time.
+// Gets over loops of their own. F60: a replica whose node does not answer leaves the next one its
+// share of the time.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -34,8 +36,9 @@ struct LoopThread {  // a loop that can stand still, as that of a stopped proces
 };
 
 struct OneMaster : LoopThread {
-  OneMaster() {
+  explicit OneMaster(Duration rebuild_wait = 1500ms) {
     MasterServiceOptions options;
+    options.master.rebuild_wait = rebuild_wait;
     options.listen = options.http = "127.0.0.1:0";
     options.master.suspect_after = options.master.client_ttl = 60s;
     auto opened = MasterService::open(loop, options, 1'700'000'000, 1, metrics);
@@ -181,6 +184,24 @@ TEST_CASE("of a batch that two nodes do not answer each of them is reported once
       t.master.metrics.counter("mc_rpc_requests_total", "", {{"type", ReportNode::kName}}).value();
   CHECK(reports >= 1);
   CHECK(reports <= 4);
+}
+
+TEST_CASE("while a master rebuilds a batch brings what it knows, and waits for the rest") {
+  for (const Duration rebuild : {Duration(60s), Duration(1s)}) {
+    OneMaster master(rebuild);
+    OneNode node("a", master.service->control());
+    Reader reader(master.service->control(), rebuild > 10s ? 500ms : 60s);
+    const std::vector<std::byte> value(4096, std::byte{7});
+    REQUIRE(reader.client->put("k", value));
+    std::vector<std::byte> known(value.size()), absent(value.size());
+    std::vector<GetItem> items(1500, GetItem{"k", {known}});  // more than one call asks for
+    items[0] = {"absent", {absent}};
+    const auto got = reader.client->get_batch(items);
+    CHECK(std::ranges::count_if(got, [](const auto& one) { return one.has_value(); }) == 1499);
+    CHECK(known == value);
+    REQUIRE_FALSE(got[0]);
+    CHECK(got[0].error().code == (rebuild > 10s ? Code::kUnavailable : Code::kNotFound));
+  }
 }
 
 }  // namespace
