@@ -361,7 +361,7 @@ void Connections::refuse(Conn& conn, int status, const std::string& why, uint64_
   conn.wait(options_.idle_timeout);
 }
 
-void Connections::send(uint64_t exchange, std::string bytes, bool last) {
+void Connections::send(uint64_t exchange, std::string bytes, bool last, bool keep_alive) {
   const auto it = exchanges_.find(exchange);
   if (it == exchanges_.end()) return;
   Conn& conn = *it->second;
@@ -377,6 +377,7 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last) {
     unsent_.push_back(&conn);
   }
   if (!last) return;
+  conn.close_after = conn.close_after || !keep_alive;
   exchanges_.erase(it);
   conn.exchange = 0;
   conn.release();

@@ -52,7 +52,8 @@ class Connections {
   Result<uint16_t> listen(const std::string& host, uint16_t port);
   Result<> listen_at(const std::string& path);
 
-  void send(uint64_t exchange, std::string bytes, bool last);
+  // The connection closes behind `last` bytes unless `keep_alive` allows more requests.
+  void send(uint64_t exchange, std::string bytes, bool last, bool keep_alive);
   void abort(uint64_t exchange);  // the answer cannot be completed: closes the connection
   void stop_accepting();
   size_t open() const { return open_; }  // requests not yet answered and flushed; any thread

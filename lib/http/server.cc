@@ -37,8 +37,8 @@ struct Exchange::Impl {
   void send(std::string bytes, bool last) {
     if (gone) return;
     flow->queued += bytes.size();
-    inbox->post([c = connections, x = id, b = std::move(bytes), last]() mutable {
-      c->send(x, std::move(b), last);
+    inbox->post([c = connections, x = id, b = std::move(bytes), last, keep = keep_alive]() mutable {
+      c->send(x, std::move(b), last, keep);
     });
   }
   void reply(int status, std::string_view type, std::string body, Headers extra) {
@@ -68,8 +68,8 @@ void Exchange::start(int status, std::string_view content_type, Headers extra) c
   extra.emplace_back("Cache-Control", "no-cache");
   extra.insert(extra.end(), impl_->cross_origin.begin(), impl_->cross_origin.end());
   // HTTP/1.0 has no chunks: the end of the connection ends the answer.
-  impl_->send(answer_head(status, content_type, extra, nullptr, impl_->http10,
-                          impl_->keep_alive && !impl_->http10),
+  if (impl_->http10) impl_->keep_alive = false;
+  impl_->send(answer_head(status, content_type, extra, nullptr, impl_->http10, impl_->keep_alive),
               false);
 }
 

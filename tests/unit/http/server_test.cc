@@ -155,19 +155,6 @@ TEST_CASE("a stream leaves write by write") {
   CHECK(wait_until(f.loop, [&] { return f.server->open_exchanges() == 0; }));
 }
 
-TEST_CASE("an HTTP/1.0 client gets a stream without chunks, ended by the connection's end") {
-  Fixture f;
-  auto c = f.client();
-  c.send("GET / HTTP/1.0\r\n\r\n");
-  REQUIRE(f.arrived(1));
-  f.seen[0].start(200, "text/plain");
-  f.seen[0].write("all");
-  f.seen[0].end();
-  REQUIRE(c.wait_closed());
-  CHECK(c.received().find("chunked") == std::string::npos);
-  CHECK(c.received().ends_with("\r\n\r\nall"));
-}
-
 TEST_CASE("a body that is announced too large is refused with 413 before it is sent") {
   ServerOptions options;
   options.body_max = Bytes(1000);
