@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "http/parser.h"
@@ -152,10 +153,13 @@ Pool::Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks cal
       tls_(std::move(tls)) {}
 Pool::~Pool() = default;
 
+// The path and the query go to the server as they are: what they may have in them is its to say.
 Result<Pool::Host*> Pool::host_of(Job& job) {
   const std::string& url = job.request.url;
-  const std::unique_ptr<evhttp_uri, decltype(&evhttp_uri_free)> uri(evhttp_uri_parse(url.c_str()),
-                                                                    evhttp_uri_free);
+  const size_t path_at = std::min(url.find_first_of("/?#", url.find("//") + 2), url.size());
+  const std::string server = url.substr(0, path_at);
+  const std::unique_ptr<evhttp_uri, decltype(&evhttp_uri_free)> uri(
+      evhttp_uri_parse(server.c_str()), evhttp_uri_free);
   const char* scheme = uri ? evhttp_uri_get_scheme(uri.get()) : nullptr;
   const char* name = uri ? evhttp_uri_get_host(uri.get()) : nullptr;
   const bool tls = scheme && std::strcmp(scheme, "https") == 0;
@@ -168,10 +172,13 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
   io::Address address{name, static_cast<uint16_t>(port >= 0 ? port : tls ? 443 : 80)};
   if (address.host.size() > 2 && address.host.front() == '[')
     address.host = address.host.substr(1, address.host.size() - 2);
-  const char* path = evhttp_uri_get_path(uri.get());
-  const char* query = evhttp_uri_get_query(uri.get());
-  job.path = path && *path ? path : "/";
-  if (query) job.path += std::string("?") + query;
+  job.path = url.substr(path_at, url.find('#', path_at) - path_at);
+  if (!job.path.starts_with('/')) job.path.insert(0, "/");
+  const auto breaks = [](char c) { return (c >= 0 && c <= ' ') || c == 0x7f; };
+  if (std::any_of(job.path.begin(), job.path.end(), breaks))
+    return fail(Code::kInvalid,
+                "url '%s': write spaces and control characters as %%20 and the like",
+                escape(url).c_str());
   auto& host = hosts_[address.text() + (tls ? "\n" + job.request.ca_file : "")];
   if (!host) {
     host = std::make_unique<Host>();
@@ -214,9 +221,11 @@ void Pool::start(uint64_t id, ClientRequest request, bool stream, Time deadline)
   place(job);
 }
 
-// Sends the job on an idle or a new connection, or queues it.
+// Sends the job on an idle or a new connection, or queues it. A job that is tried again needs a new
+// one: at the limit an idle one gives way.
 void Pool::place(Job& job) {
   Host& host = *job.host;
+  if (job.retried && host.open >= per_host_max_ && !host.idle.empty()) drop(*host.idle.front());
   if (!host.idle.empty() && !job.retried) {
     Conn& conn = *host.idle.back();
     host.idle.pop_back();

@@ -70,6 +70,47 @@ ClientRequest get(std::string url) {
   return r;
 }
 
+// A server whose connections the test holds itself.
+struct RawServer {
+  io::Fd listener{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  sockaddr_in at{};
+
+  RawServer() {
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size) == 0);
+    REQUIRE(::listen(listener.get(), 4) == 0);
+    REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  }
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(ntohs(at.sin_port)) + "/"; }
+  static bool readable(io::Loop& loop, int fd) {
+    return wait_until(loop, [fd] {
+      pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
+      return ::poll(&p, 1, 0) == 1;
+    });
+  }
+  io::Fd accept(io::Loop& loop) const {
+    REQUIRE(readable(loop, listener.get()));
+    return io::Fd(::accept(listener.get(), nullptr, nullptr));
+  }
+  // Reads a request without a body.
+  static void read_request(io::Loop& loop, const io::Fd& fd) {
+    std::string text;
+    char c = 0;
+    while (!text.ends_with("\r\n\r\n")) {
+      REQUIRE(readable(loop, fd.get()));
+      REQUIRE(::recv(fd.get(), &c, 1, 0) == 1);
+      text += c;
+    }
+  }
+  static void answer(const io::Fd& fd, std::string_view body) {
+    const std::string text = "HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(body.size()) +
+                             "\r\n\r\n" + std::string(body);
+    CHECK(::send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL) > 0);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a request and its answer cross whole, a large body included") {
@@ -99,6 +140,34 @@ TEST_CASE("a request and its answer cross whole, a large body included") {
   CHECK(answer.sent <= answer.first_byte);
   CHECK(answer.first_byte <= answer.done);
   CHECK(f.client.in_flight() == 0);
+}
+
+TEST_CASE("a path and its query reach the server as they are; they are one line") {
+  Fixture f;
+  for (const std::string path : {"/p?x={", "/p?include[]=x|y", "/p?x=\xc3\xa9", "/p%zz?x=%zz",
+                                 "/p?x=/?a", "/p?q=\"\\^`<>", "?x", ""}) {
+    CAPTURE(path);
+    Call call;
+    call.send(f, get(f.url(path)), false);
+    REQUIRE(f.arrived(1));
+    CHECK(f.seen[0].request().target == (path.starts_with('/') ? path : "/" + path));
+    f.seen[0].reply(200, "text/plain", "ok");
+    f.seen.clear();
+    REQUIRE(call.wait(f));
+    CHECK(call.result->has_value());
+  }
+  Call fragment;
+  fragment.send(f, get(f.url("/p?x#y")), false);
+  REQUIRE(f.arrived(1));
+  CHECK(f.seen[0].request().target == "/p?x");
+  for (const std::string path : {"/a b", "/a\r\nX: y", "/a\x7f", "/\t"}) {
+    CAPTURE(path);
+    Call call;
+    call.send(f, get(f.url(path)), false);
+    REQUIRE(call.wait(f));
+    CHECK(call.error() == Code::kInvalid);
+  }
+  CHECK(f.seen.size() == 1);
 }
 
 TEST_CASE("a stream arrives chunk by chunk, each before the next is written") {
@@ -231,6 +300,28 @@ TEST_CASE("a connection that went stale while idle is replaced without the calle
   CHECK((*second.result)->body == "again");
 }
 
+TEST_CASE("a request that is tried again gets a new connection where no more are allowed") {
+  Fixture f(1);
+  const RawServer server;
+  Call before, again, other;
+  before.send(f, get(server.url()), false);
+  io::Fd first = server.accept(f.loop);
+  RawServer::read_request(f.loop, first);
+  RawServer::answer(first, "before");
+  REQUIRE(before.wait(f));
+  again.send(f, get(server.url()), false);
+  other.send(f, get(server.url()), false);
+  RawServer::read_request(f.loop, first);
+  first.reset();
+  for (Call* const call : {&other, &again}) {  // the one that waited has the place first
+    const io::Fd fd = server.accept(f.loop);
+    RawServer::read_request(f.loop, fd);
+    RawServer::answer(fd, "whole");
+    REQUIRE(call->wait(f));
+    CHECK((*call->result)->body == "whole");
+  }
+}
+
 TEST_CASE("an answer that takes too long is kTimeout, and its connection is closed") {
   Fixture f;
   Call call;
@@ -245,23 +336,15 @@ TEST_CASE("an answer that takes too long is kTimeout, and its connection is clos
 
 TEST_CASE("interim answers are passed over, but not without end") {
   Fixture f;
-  const io::Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof at;
-  REQUIRE(::bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size) == 0);
-  REQUIRE(::listen(listener.get(), 4) == 0);
-  REQUIRE(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
-  const std::string url = "http://127.0.0.1:" + std::to_string(ntohs(at.sin_port)) + "/";
+  RawServer server;
   for (const int interims : {3, 100}) {
     Call call;
-    call.send(f, get(url), false);
-    const io::Fd server(::accept(listener.get(), nullptr, nullptr));
+    call.send(f, get(server.url()), false);
+    const io::Fd fd = server.accept(f.loop);
     std::string answer;
     for (int i = 0; i < interims; ++i) answer += "HTTP/1.1 103 Early Hints\r\n\r\n";
     if (interims == 3) answer += "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-    CHECK(::send(server.get(), answer.data(), answer.size(), MSG_NOSIGNAL) > 0);
+    CHECK(::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL) > 0);
     REQUIRE(call.wait(f));
     if (interims == 3) {
       CHECK((*call.result)->body == "ok");

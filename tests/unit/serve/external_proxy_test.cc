@@ -73,6 +73,23 @@ TEST_CASE("F89: requests that own workers cannot do reach the engine as they wer
   }
 }
 
+TEST_CASE(
+    "a query goes to the engine with whatever stands in it, and is no failure of the engine") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  e.answer = "{}\n";
+  for (const char* const query : {"?x={", "?include[]=a|b", "?x=\xc3\xa9", "?x=%zz"}) {
+    CAPTURE(query);
+    const size_t before = e.came.size();
+    const auto r = http::testing::ask_at(
+        m.loop, m.api->http(), std::string("/v1/completions") + query,
+        R"({"model":"tiny","prompt":"a"})", "Content-Type: application/json\r\n");
+    CHECK(r.status == 200);
+    CHECK(e.came.size() == before + 1);
+  }
+  CHECK(m.conductor->external().find("e0")->outliers.failed() == 0);
+}
+
 TEST_CASE("F89: own workers and engines side by side: what only engines do goes to these") {
   Mixed m(true);
   const char* const two = R"({"model":"tiny","prompt":"a","n":2})";
