@@ -3,9 +3,9 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
+#include <vector>
 
+#include "base/result.h"
 #include "model/tokens/text.h"
 
 namespace mc::model {
@@ -43,18 +43,45 @@ unsigned char first_changed(NormalForm form) {
   return form == NormalForm::kNfc ? 0xCC : 0x80;  // U+0300; U+0080
 }
 
+int combining_class(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
+
+// Each run of combining marks by class, in n log n steps: utf8proc sorts a run in n^2.
+void sort_marks(std::vector<utf8proc_int32_t>& codes) {
+  const auto starts = [](utf8proc_int32_t code) { return combining_class(code) == 0; };
+  for (auto at = codes.begin(); at != codes.end();) {
+    const auto run = std::find_if_not(at, codes.end(), starts);
+    at = std::find_if(run, codes.end(), starts);
+    std::stable_sort(run, at, [](utf8proc_int32_t a, utf8proc_int32_t b) {
+      return combining_class(a) < combining_class(b);
+    });
+  }
+}
+
 void append_normalized(std::string_view valid, NormalForm form, std::string& out) {
+  constexpr int kMost = 18;  // characters of a decomposition: U+FDFA's
   const bool composes = form == NormalForm::kNfc || form == NormalForm::kNfkc;
   const bool compatible = form == NormalForm::kNfkc || form == NormalForm::kNfkd;
   const auto options = static_cast<utf8proc_option_t>(
       UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
       (compatible ? UTF8PROC_COMPAT : 0));
-  utf8proc_uint8_t* made = nullptr;
-  const auto size = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(valid.data()),
-                                 static_cast<utf8proc_ssize_t>(valid.size()), &made, options);
-  if (size < 0) throw std::bad_alloc();  // the text is valid: nothing else can fail
-  out.append(reinterpret_cast<const char*>(made), static_cast<size_t>(size));
-  std::free(made);
+  std::vector<utf8proc_int32_t> codes;
+  codes.reserve(valid.size());
+  while (!valid.empty()) {
+    const Character c = first_character(valid);
+    utf8proc_int32_t parts[kMost];
+    int boundary = 0;
+    const auto size = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c.code), parts, kMost,
+                                              options, &boundary);
+    MC_CHECK(size >= 0 && size <= kMost);  // the text is valid
+    codes.insert(codes.end(), parts, parts + size);
+    valid.remove_prefix(c.size);
+  }
+  sort_marks(codes);
+  const auto left =
+      utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()), options);
+  MC_CHECK(left >= 0);
+  codes.resize(static_cast<size_t>(left));
+  for (const utf8proc_int32_t code : codes) append_character(static_cast<char32_t>(code), out);
 }
 
 }  // namespace

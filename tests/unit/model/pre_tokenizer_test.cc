@@ -200,6 +200,53 @@ TEST_CASE("text is normalized in each form, and what is not UTF-8 stays") {
   CHECK(normalized("\u00E9\uFF21", NormalForm::kNfkd) == "e\u0301A");
 }
 
+// Sorting a run of marks step by step takes their number squared: twenty minutes for this one.
+TEST_CASE("a megabyte of combining marks is normalized in each form") {
+  const auto times = [](size_t n, std::string_view text) {
+    std::string out;
+    for (size_t i = 0; i < n; ++i) out += text;
+    return out;
+  };
+  constexpr size_t kMarks = 250'000;
+  const std::string acute = times(kMarks, "\u0301"), below = times(kMarks, "\u0323");
+  CHECK((normalized("e" + acute + below, NormalForm::kNfd) == "e" + below + acute));
+  CHECK((normalized("e" + acute + below, NormalForm::kNfkd) == "e" + below + acute));
+  const std::string composed = "\u1EB9" + below.substr(2) + acute;
+  CHECK((normalized("e" + acute + below, NormalForm::kNfc) == composed));
+  CHECK((normalized("e" + acute + below, NormalForm::kNfkc) == composed));
+  // A mark that is two of other classes.
+  const std::string two = times(kMarks, "\u0F73");
+  const std::string sorted = times(kMarks, "\u0F71") + times(kMarks, "\u0F72");
+  CHECK((normalized(two, NormalForm::kNfd) == sorted));
+  CHECK((normalized(two, NormalForm::kNfc) == sorted));
+}
+
+// Lines of the Unicode Character Database's NormalizationTest.txt.
+TEST_CASE("marks are sorted by class, and those of one class keep their order") {
+  struct Line {
+    std::string_view source, nfc, nfd;
+  };
+  for (const Line& line : {
+           Line{"a\u0315\u0300\u05AE\u0300b", "\u00E0\u05AE\u0300\u0315b",
+                "a\u05AE\u0300\u0300\u0315b"},
+           Line{"a\u0300\u0315\u0300\u05AEb", "\u00E0\u05AE\u0300\u0315b",
+                "a\u05AE\u0300\u0300\u0315b"},
+           Line{"a\u05B0\u094D\u3099\u0334b", "a\u0334\u3099\u094D\u05B0b",
+                "a\u0334\u3099\u094D\u05B0b"},
+           Line{"\u1E0A\u0323", "\u1E0C\u0307", "D\u0323\u0307"},
+           Line{"\u0592\u05B7\u05BC\u05A5\u05B0\u05C0\u05C4\u05AD",
+                "\u05B0\u05B7\u05BC\u05A5\u0592\u05C0\u05AD\u05C4",
+                "\u05B0\u05B7\u05BC\u05A5\u0592\u05C0\u05AD\u05C4"},
+           Line{"\uAC00\u11A8", "\uAC01", "\u1100\u1161\u11A8"},
+       }) {
+    CAPTURE(line.source);
+    CHECK(normalized(line.source, NormalForm::kNfc) == line.nfc);
+    CHECK(normalized(line.source, NormalForm::kNfd) == line.nfd);
+    CHECK(normalized(line.nfc, NormalForm::kNfd) == line.nfd);
+    CHECK(normalized(line.nfd, NormalForm::kNfc) == line.nfc);
+  }
+}
+
 TEST_CASE("cases are lowered a character at a time") {
   CHECK(lower_case("ABC\u00C9\u03A3 \u0130") == "abc\u00E9\u03C3 i\u0307");
   CHECK(lower_case("A\xFFZ") == "a\xFFz");
