@@ -32,6 +32,16 @@ void Ledger::sent(uint64_t job) {
     if (j.id == job) j.sent = ++sent_;
 }
 
+void Ledger::silent(uint64_t job) {
+  for (Job& j : jobs_)
+    if (j.id == job) j.silent = true;
+}
+
+void Ledger::pass(Time now) {
+  while (!jobs_.empty() && jobs_.front().silent && first_ends() <= now)
+    finish(jobs_.front().id, first_ends());
+}
+
 void Ledger::finish(uint64_t job, Time now) {
   const auto it =
       std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == job; });

@@ -24,6 +24,9 @@ class Ledger {  // of one node
   void charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority = 0);
   // It is on its way to the node. Others that were charged earlier may be sent later.
   void sent(uint64_t job);
+  // Nobody tells of its end: pass() takes it to end as predicted.
+  void silent(uint64_t job);
+  void pass(Time now);
   // Removes a job at any place in the queue. Ignores unknown jobs.
   void finish(uint64_t job, Time now);
   // Takes the node's answer: the jobs before `job` that were sent earlier take `ms` from now on; of
@@ -60,7 +63,8 @@ class Ledger {  // of one node
     uint64_t tokens;
     int64_t priority;
     Time since;
-    uint64_t sent = 0;  // as the so-manieth; 0: not yet
+    uint64_t sent = 0;    // as the so-manieth; 0: not yet
+    bool silent = false;  // nobody tells of its end
     PrefillWork work() const { return {to_ms(length), since, true, priority}; }
   };
   Duration before(uint64_t job, Time now) const;

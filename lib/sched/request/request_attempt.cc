@@ -200,11 +200,11 @@ void begin_on_engines(MachineTurn& t, RequestRecord& r) {
   ++r.attempt;
   r.begun = t.now;
   r.state = RequestState::kProxied;
-  r.deadline = t.now + t.options.prefill_timeout;
   r.pair = t.fleet.engines->charge(r.id, d, r.out, t.now, t.now + from_seconds(d.ttft_ms() / 1e3));
   r.proxy = r.pair.decode.empty() ? ProxySide::kWhole
             : r.pair.at_once      ? ProxySide::kBothHalves
                                   : ProxySide::kPrefillHalf;
+  wait_for_engine(t, r);
   r.progress = {};
   r.progress.prefill = r.pair.engine;
   r.progress.decode = r.pair.decode.empty() ? r.pair.engine : r.pair.decode;
@@ -215,11 +215,18 @@ void begin_on_engines(MachineTurn& t, RequestRecord& r) {
   if (r.proxy == ProxySide::kBothHalves) t.ask(ProxyTo{r.ref(), r.pair, true});
 }
 
+void wait_for_engine(MachineTurn& t, RequestRecord& r) {
+  r.deadline = t.now + t.options.prefill_timeout;
+  if (awaits_all(r)) r.deadline = std::min(r.deadline, r.begun + t.options.answer_timeout);
+}
+
+bool awaits_all(const RequestRecord& r) { return r.proxy == ProxySide::kWhole && !r.ask.streams; }
+
 void first_half_answered(MachineTurn& t, RequestRecord& r) {
   r.proxy = ProxySide::kWhole;
+  wait_for_engine(t, r);
   // Only a stream begins at once: another answer comes when it is whole.
-  const bool begins = r.pair.at_once && r.ask.streams;
-  r.deadline = t.now + (begins ? t.options.pair_wait : t.options.prefill_timeout);
+  if (r.pair.at_once && r.ask.streams) r.deadline = t.now + t.options.pair_wait;
   t.fleet.engines->computed(r.id, r.pair, t.now);
   if (!r.pair.at_once) t.ask(ProxyTo{r.ref(), r.pair, true});
 }

@@ -129,8 +129,16 @@ void RequestMachine::expired(Turn& t, Record& r) {
     case RequestState::kPrefilling:
       if (!r.computed()) return silent(Step::kPrefill, options_.prefill_timeout);
       break;
-    case RequestState::kDecoding:
-    case RequestState::kProxied: break;
+    case RequestState::kProxied:
+      // An engine that is up is at work. One that is down does not answer any more.
+      if (!awaits_all(r) || !fleet_.engines->is_up(r.asked())) break;
+      if (t.now < r.begun + options_.answer_timeout) return wait_for_engine(t, r);
+      return end(t, r,
+                 RequestError{504, "upstream_timeout",
+                              strf("%s did not complete its answer within %s (--answer-timeout): "
+                                   "ask for fewer tokens, or for a stream",
+                                   r.asked().c_str(), to_text(options_.answer_timeout).c_str())});
+    case RequestState::kDecoding: break;
   }
   const bool external = r.state == RequestState::kProxied;
   const std::string node = external ? r.asked() : r.decode_at().node;

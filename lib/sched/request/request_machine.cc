@@ -329,6 +329,7 @@ void RequestMachine::on(const ClockStoodStill& e, MachineTurn&) {
   for (const auto& [id, r] : requests_) {
     r->stood += e.time;
     if (r->deadline != Time::max()) r->deadline += e.time;
+    r->begun += e.time;
   }
 }
 

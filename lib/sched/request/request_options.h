@@ -14,10 +14,12 @@ struct RequestOptions {
   // Then the prefix is computed, and twice this over twice the prediction for one that is to come.
   Duration pin_timeout = std::chrono::milliseconds(500);
   Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
-  Duration pair_wait = std::chrono::seconds(10);         // for one half after the other's answer
-  Duration token_timeout = std::chrono::seconds(30);     // to the next token
-  Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
-  uint32_t queue_max = 4096;                             // requests waiting for room
+  // For all of an engine's answer that is no stream. What is late by that is not asked for again.
+  Duration answer_timeout = std::chrono::minutes(10);
+  Duration pair_wait = std::chrono::seconds(10);      // for one half after the other's answer
+  Duration token_timeout = std::chrono::seconds(30);  // to the next token
+  Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
+  uint32_t queue_max = 4096;                          // requests waiting for room
   // A failure after the first token: other workers go on behind the tokens that were told. The
   // driver keeps these.
   bool continues = false;

@@ -118,6 +118,9 @@ DecisionMade decision_made(RequestRecord& r);  // takes the candidates: nothing 
 void begin_on_workers(MachineTurn& t, RequestRecord& r);
 void begin_on_engines(MachineTurn& t, RequestRecord& r);
 void first_half_answered(MachineTurn& t, RequestRecord& r);
+void wait_for_engine(MachineTurn& t, RequestRecord& r);  // until a deadline, for its first byte
+// An engine computes an answer that is no stream: nothing of it comes before all of it is there.
+bool awaits_all(const RequestRecord& r);
 void allocate(MachineTurn& t, RequestRecord& r);
 void commit(MachineTurn& t, RequestRecord& r);
 void first_token(MachineTurn& t, RequestRecord& r);

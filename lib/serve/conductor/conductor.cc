@@ -28,6 +28,7 @@ sched::RequestOptions request_options(const ConductorOptions& o) {
           .step_timeout = o.step_timeout,
           .pin_timeout = std::max<Duration>(std::chrono::milliseconds(500), o.step_timeout / 10),
           .prefill_timeout = o.prefill_timeout,
+          .answer_timeout = o.answer_timeout,
           .pair_wait = o.pair_wait,
           .token_timeout = o.token_timeout,
           .queue_timeout = o.queue_timeout,
@@ -49,6 +50,8 @@ void ConductorOptions::describe(OptionList& v) {
   v("snapshot-timeout", snapshot_timeout, "be ready after this, even if workers did not answer");
   v("step-timeout", step_timeout, "longest wait for a worker to reserve, allocate or commit");
   v("prefill-timeout", prefill_timeout, "longest wait for a prefill, its queue included");
+  v("answer-timeout", answer_timeout,
+    "longest wait for the whole answer of an external engine, where the client wants no stream");
   v("pair-wait", pair_wait,
     "longest wait for the half of a pair of external engines that answers, once the other has");
   v("token-timeout", token_timeout, "longest wait for the next token");
@@ -81,11 +84,15 @@ Result<> ConductorOptions::check() const {
     return fail(Code::kInvalid, "--prefix-weight %g, want 0 to 1000000", policy.prefix_weight);
   if (admission.ttft_slo.count() < 0 || admission.tbt_slo.count() < 0)
     return fail(Code::kInvalid, "a negative --ttft-slo or --tbt-slo: 0s makes no promise");
-  const std::pair<const char*, Duration> times[] = {
-      {"worker-ttl", worker_ttl},       {"step-timeout", step_timeout},
-      {"tx-lease", tx_lease},           {"prefill-timeout", prefill_timeout},
-      {"pair-wait", pair_wait},         {"token-timeout", token_timeout},
-      {"queue-timeout", queue_timeout}, {"decode-time", admission.decode_time}};
+  const std::pair<const char*, Duration> times[] = {{"worker-ttl", worker_ttl},
+                                                    {"step-timeout", step_timeout},
+                                                    {"tx-lease", tx_lease},
+                                                    {"prefill-timeout", prefill_timeout},
+                                                    {"pair-wait", pair_wait},
+                                                    {"token-timeout", token_timeout},
+                                                    {"queue-timeout", queue_timeout},
+                                                    {"answer-timeout", answer_timeout},
+                                                    {"decode-time", admission.decode_time}};
   for (const auto& [flag, time] : times)
     if (time.count() <= 0)
       return fail(Code::kInvalid, "--%s %s, want more than 0", flag, to_text(time).c_str());

@@ -58,6 +58,7 @@ struct ConductorOptions {
   Duration snapshot_timeout = std::chrono::seconds(10);
   Duration step_timeout = std::chrono::seconds(5);       // Reserve, TxAllocate, TxCommit
   Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
+  Duration answer_timeout = std::chrono::minutes(10);    // of an engine's, where it is no stream
   Duration pair_wait = std::chrono::seconds(10);         // for a half after the other's answer
   Duration token_timeout = std::chrono::seconds(30);     // to the next token
   Duration tx_lease = std::chrono::seconds(30);  // of what a prefill worker keeps for a request

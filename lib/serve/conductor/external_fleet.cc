@@ -108,6 +108,7 @@ void ExternalFleet::add(const GenerateRequest& ask, const sched::Exclusions* out
                     for_both(*e, ask);
     }
     node.whole = true;
+    e->ledger.pass(now);
     node.queue_ms = e->wait_ms(now);
     node.rate = &e->rate;
     node.queued_tokens = e->ledger.tokens();
@@ -152,6 +153,8 @@ sched::EnginePair ExternalFleet::charge(uint64_t request, const sched::Decision&
   const bool pair = e.options.role == "prefill";
   ExternalEngine& decodes = pair ? *partner(e, &out, now) : e;  // add() found it
   e.ledger.charge(request, c.prefill_ms, ask.tokens() - c.reused_tokens, now);
+  // An answer that is no stream says nothing of its prompt's end before all of it is there.
+  if (!pair && ask.proxied && !ask.proxied->stream) e.ledger.silent(request);
   ++e.assigned;
   ++e.requests;
   decodes.context_tokens += ask.tokens();

@@ -158,6 +158,7 @@ bool ExternalEngines::remove(const std::string& name) {
 
 void ExternalEngines::tick(Time now) {
   for (const auto& [name, e] : engines_) {
+    e->ledger.pass(now);
     if (!e->options.url.empty() && !e->checking && now - e->checked >= e->check_after) check(*e);
     if (e->up && !e->asks_metrics && now - e->metrics_at >= kCheckEvery &&
         now >= e->no_metrics_until)

@@ -36,6 +36,28 @@ TEST_CASE("a job that ends out of order takes only its own charge") {
   CHECK(l.wait_ms(t0 + 10ms) == doctest::Approx(90 + 25));
 }
 
+TEST_CASE("a job of whose end nobody tells ends as predicted, behind those before it") {
+  Ledger l;
+  l.charge(1, 100, 1000, t0);
+  l.charge(2, 50, 500, t0);
+  l.charge(3, 25, 250, t0);
+  l.silent(2);
+  l.silent(3);
+  l.pass(t0 + 1s);  // the first is late: the others wait for it
+  CHECK(l.jobs() == 3);
+  l.finish(1, t0 + 1s);
+  l.pass(t0 + 1s + 49ms);
+  CHECK(l.jobs() == 2);
+  l.pass(t0 + 1s + 60ms);
+  CHECK(l.jobs() == 1);
+  CHECK(l.wait_ms(t0 + 1s + 60ms) == doctest::Approx(15));
+  CHECK(l.tokens() == 250);
+  l.pass(t0 + 2s);
+  CHECK(l.jobs() == 0);
+  l.finish(3, t0 + 2s);
+  CHECK(l.wait_ms(t0 + 2s) == 0);
+}
+
 TEST_CASE("the node's own answer corrects the wait, and the correction fades with time") {
   Ledger l;
   l.charge(1, 100, 1, t0);

@@ -24,6 +24,7 @@ struct Life : RequestSite {
     o.step_timeout = 50ms;
     o.pin_timeout = 20ms;
     o.prefill_timeout = o.token_timeout = 200ms;
+    o.answer_timeout = 500ms;
     o.queue_timeout = 300ms;
     o.slack = 10ms;
     o.continues = true;

@@ -68,6 +68,46 @@ TEST_CASE(
   s.check_clean();
 }
 
+TEST_CASE("an answer that is no stream may take --answer-timeout, and nobody else computes it") {
+  RequestSite s;
+  s.engines.ups["e0"] = s.engines.ups["e1"] = true;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  const std::string engine = s.all<ProxyTo>()[0].pair.engine;
+  s.tick(s.options.prefill_timeout);
+  CHECK(s.all<TriedAgain>().empty());
+  SUBCASE("it comes") {
+    s.tick(s.options.answer_timeout - s.options.prefill_timeout - 1ms);
+    s.handle(UpstreamData{a, 1});
+    s.handle(ends(a, 200));
+    CHECK(!s.finished(r)->error);
+  }
+  SUBCASE("it does not: nobody else computes it, and the engine has not failed") {
+    for (int i = 0; i < 4; ++i) s.tick(s.options.prefill_timeout);
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(s.finished(r)->error->status == 504);
+    CHECK(s.finished(r)->error->what.find("--answer-timeout") != std::string::npos);
+    CHECK(s.all<ProxyTo>().size() == 1);
+    CHECK(s.all<StopProxy>().size() == 1);
+    CHECK(s.all<EngineAnswered>().empty());
+  }
+  SUBCASE("time in which this process stood still does not count") {
+    s.now += 1h;
+    s.handle(ClockStoodStill{1h});
+    s.tick(s.options.prefill_timeout);
+    CHECK(s.finished(r) == nullptr);
+    s.handle(RequestCancelled{r, ""});
+  }
+  SUBCASE("an engine that is down does not answer any more") {
+    s.engines.ups[engine] = false;
+    s.tick(s.options.prefill_timeout);
+    CHECK(s.all<TriedAgain>().size() == 1);
+    CHECK(s.all<ProxyTo>().back().pair.engine != engine);
+    s.handle(RequestCancelled{r, ""});
+  }
+  s.check_clean();
+}
+
 TEST_CASE("a pair's halves follow each other") {
   RequestSite s;
   s.engines.ups["half"] = s.engines.ups["full"] = true;

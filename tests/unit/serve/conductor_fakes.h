@@ -176,6 +176,7 @@ inline ConductorOptions quick() {
   o.worker_ttl = 400ms * kSlow;
   o.step_timeout = 500ms * kSlow;
   o.prefill_timeout = 1s * kSlow;
+  o.answer_timeout = 10s * kSlow;
   o.token_timeout = 700ms * kSlow;
   o.queue_timeout = 700ms * kSlow;
   return o;

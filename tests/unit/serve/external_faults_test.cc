@@ -30,6 +30,7 @@ struct Odd {
     ConductorOptions o = quick();
     o.policy.policy = "rr";  // the odd one gets its turn
     o.prefill_timeout = o.token_timeout = token_timeout * kSlow;
+    o.answer_timeout = 5 * o.prefill_timeout;
     return o;
   }
   // Until the odd one was asked.
@@ -138,10 +139,10 @@ TEST_CASE("an answer that ends in its middle is not passed off as whole") {
 TEST_CASE("an engine that says nothing, or a byte now and then, is given up") {
   Odd o(true, 300ms);
   o.odd->answer = "";  // hangs
-  CHECK(o.ask().headers.at("x-mc-prefill") == "well");
+  CHECK(o.ask(kStreamed).headers.at("x-mc-prefill") == "well");
   o.odd->drips = o.odd->drips_head = true;  // its head, for longer than that
   o.odd->answer = "HTTP/1.1 200 OK\r\nX: " + std::string(2000, 'x') + "\r\n\r\n";
-  CHECK(o.ask().headers.at("x-mc-prefill") == "well");
+  CHECK(o.ask(kStreamed).headers.at("x-mc-prefill") == "well");
   // Comments keep a stream open, but are no tokens.
   o.odd->drips_head = false;
   o.odd->again = true;
@@ -150,6 +151,16 @@ TEST_CASE("an engine that says nothing, or a byte now and then, is given up") {
   CHECK(stream.body.find("upstream_timeout") != std::string::npos);
   o.odd->answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{";
   CHECK(o.ask().error);
+}
+
+TEST_CASE("an answer that is no stream is waited for beyond --prefill-timeout") {
+  Odd o(true, 100ms);
+  auto& engine = *o.m.conductor->external().find("odd");
+  o.odd->answer = "";  // hangs
+  const auto late = o.ask();
+  CHECK(late.status == 504);
+  CHECK(late.body.find("--answer-timeout") != std::string::npos);
+  CHECK(engine.outliers.failed() == 0);
 }
 
 TEST_CASE("an engine whose answers fail is ejected, and shown so; half of a model's stay") {

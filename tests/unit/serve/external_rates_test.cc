@@ -84,6 +84,20 @@ TEST_CASE("F176: a slow engine's own times are what requests are predicted to ta
   CHECK(m.conductor->external().find("e0")->rate.seen() == 5);
 }
 
+TEST_CASE("what is no stream waits at an engine as long as its prompt does, not as its answer") {
+  Mixed m(false);
+  m.engine("e0").delay = 10min;  // of their answers; a prompt takes less than a millisecond
+  std::vector<Mixed::Answer> answers(8);
+  std::vector<http::Client::Id> sent;
+  for (Mixed::Answer& a : answers)
+    sent.push_back(m.send("/v1/completions", R"({"model":"tiny","prompt":[1,2,3]})", a));
+  auto& e = *m.conductor->external().find("e0");
+  REQUIRE(until(m.loop, [&] { return e.assigned == answers.size(); }));
+  CHECK(until(m.loop, [&] { return e.wait_ms(m.loop.now()) == 0; }));
+  CHECK(e.requests == answers.size());
+  for (const http::Client::Id id : sent) m.client.cancel(id);
+}
+
 TEST_CASE("an engine's own queue and the use of its cache are read from its metrics") {
   const EngineMetrics all = parse_engine_metrics(kVllmMetrics);
   CHECK(all.running == 3);
