@@ -37,7 +37,7 @@ struct ExternalEngine {
   bool doubted = false;                              // its last check failed
   bool asks_models = false;                          // the check under way
   Time models_at{};                                  // when it was asked for them
-  AdapterNames adapters;
+  AdapterNames adapters;  // as it listed them last: they stay its model's names while it is down
   std::string bootstrap_engine;  // its name at its bootstrap server, for a concurrent pair
   bool names_blocks = false;     // as a sequential first half it has handed over blocks by name
   // It cannot say a prompt's tokens, or those with pictures among them, and is not asked before.

@@ -119,7 +119,11 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
                                                      .replay = options.replay,
                                                      .order = {}}));
   }
-  remove(options.name);  // only after the new one proved valid
+  if (const ExternalEngine* const old = find(options.name);
+      old != nullptr && old->options.serves == serves &&
+      old->options.model == engine->options.model)
+    engine->adapters = old->adapters;  // until it says which it has
+  remove(options.name);                // only after the new one proved valid
   if (engine->stream) {
     engine->cache =
         std::make_unique<ExternalCache>(index_, slots_.take(), options.block_tokens, blocks_max_);
@@ -299,7 +303,6 @@ void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
   const bool news = engine.up || engine.why != why;
   if (engine.up && engine.stream) engine.stream->reset();
   engine.up = engine.known = engine.doubted = false;
-  engine.adapters.clear();
   engine.bootstrap_engine.clear();
   engine.why = why;
   if (news)

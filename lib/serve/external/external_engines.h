@@ -53,7 +53,8 @@ class ExternalEngines {
   const std::map<std::string, std::unique_ptr<ExternalEngine>>& all() const { return engines_; }
   // Engines that can get requests, for that model; "": for any.
   size_t up(const std::string& model = {}) const;
-  // Whether an engine has an adapter, or may load it, as no other that is up has it. "": the model.
+  // Whether an engine that is up has an adapter, or may load it, as no other that is up has it. "":
+  // the model.
   bool has_adapter(const ExternalEngine& engine, const std::string& adapter) const;
   ModelCatalog& catalog() { return catalog_; }
   const ModelCatalog& catalog() const { return catalog_; }

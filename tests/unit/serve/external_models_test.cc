@@ -108,6 +108,30 @@ TEST_CASE("an adapter goes to engines that list it, else to those that would loa
   CHECK(m.ask("/v1/completions", asks("sql")).headers.at("x-mc-prefill") == "b");
 }
 
+TEST_CASE("adapters of an engine that is down are not unknown: nobody serves them for a while") {
+  for (const bool workers : {false, true}) {
+    Mixed m(workers);
+    MockEngine& e = m.engine("e");
+    e.adapter = "sql";
+    CHECK(m.administer("/register", e.registration("e")).status == 200);
+    const auto up = [&] { return m.conductor->external().find("e")->up; };
+    REQUIRE(until(m.loop, up));
+    CHECK(m.ask("/v1/completions", asks("sql")).headers.at("x-mc-prefill") == "e");
+    e.well = false;
+    REQUIRE(until(m.loop, [&] { return !up(); }));
+    CHECK(m.ask("/v1/completions", asks("sql")).status == 503);
+    CHECK(m.ask("/v1/models/sql").status == 200);
+    CHECK(m.ask("/v1/completions", asks("other")).status == 404);
+    CHECK(m.administer("/register", e.registration("e")).status == 200);  // as it starts again
+    CHECK(m.ask("/v1/completions", asks("sql")).status == 503);
+    e.well = true;
+    e.adapter = "law";
+    CHECK(m.administer("/register", e.registration("e")).status == 200);
+    REQUIRE(until(m.loop, up));
+    CHECK(m.ask("/v1/completions", asks("sql")).status == 404);
+  }
+}
+
 TEST_CASE("F92: a model's blocks are its own, and so are an adapter's") {
   const File file(kTwo);
   Mixed m(with_models(file), false);
