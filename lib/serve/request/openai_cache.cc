@@ -71,19 +71,20 @@ Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionR
   }
   const Json* messages = r.chat ? m.find("messages") : nullptr;
   if (messages == nullptr) return {};
-  Json upto = Json::array(), marked = Json::array();
-  for (const Json& message : *messages) {
-    upto.push_back(message);
-    const Json* its = hint_of(message);
+  size_t marked = 0;  // messages up to the last one with a hint
+  for (size_t i = 0; i < messages->size(); ++i) {
+    const Json* its = hint_of((*messages)[i]);
     if (its == nullptr) continue;
     const auto hint = read_hint(*its);
     if (!hint) return tl::unexpected(hint.error());
-    marked = upto;
+    marked = i + 1;
     r.cache.ttl = std::max(r.cache.ttl, hint->ttl);
   }
-  if (marked.empty()) return {};
+  if (marked == 0) return {};
+  Json upto = Json::array();
+  for (size_t i = 0; i < marked; ++i) upto.push_back((*messages)[i]);
   // What the prompt has in common with one that ended there.
-  const auto prefix = read_messages(marked, body, limits);
+  const auto prefix = read_messages(upto, body, limits);
   if (!prefix) return tl::unexpected(prefix.error());
   const auto [end, other] =
       std::mismatch(r.prompt.begin(), r.prompt.end(), prefix->tokens.begin(), prefix->tokens.end());
