@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/json.h"
@@ -108,6 +109,7 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
   Tenants out;
   out.entries_.clear();
   std::set<std::string> names;
+  std::set<Digest> given;
   for (const Json& j : *list) {
     const std::string at = strf("%s, tenant %zu", where.c_str(), out.entries_.size() + 1);
     MC_TRY(Tenant tenant, read_tenant(j, at));
@@ -125,9 +127,8 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
                     "%s: a key that is not a text of %zu to %zu printable characters", at.c_str(),
                     kKeyBytesMin, kKeyBytesMax);
       const Digest digest = digest_of(key);
-      for (const Key& other : out.keys_)
-        if (same(other.digest, digest))
-          return fail(Code::kInvalid, "%s: a key that was given before", at.c_str());
+      if (!given.insert(digest).second)
+        return fail(Code::kInvalid, "%s: a key that was given before", at.c_str());
       out.keys_.push_back({digest, out.entries_.size()});
     }
     Entry entry;
@@ -137,40 +138,40 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
   return out;
 }
 
+// A tenant keeps its place. A new one gets that of one who left and has nothing in flight.
 void Tenants::renew(Tenants fresh) {
-  for (Entry& e : entries_) e.gone = true;
+  std::set<std::string_view> stay;
+  for (const Entry& f : fresh.entries_) stay.insert(f.tenant.name);
+  std::map<std::string, Index> places;
+  std::vector<Index> free;  // the last of them is the next to be taken
+  for (Index i = entries_.size(); i-- > 0;) {
+    const Entry& e = entries_[i];
+    places[e.tenant.name] = i;
+    if (e.in_flight == 0 && !stay.contains(e.tenant.name)) free.push_back(i);
+  }
   std::vector<Index> moved;
   for (const Entry& f : fresh.entries_) {
-    Entry& e = entries_[place_for(f.tenant.name, fresh)];
+    Index at = entries_.size();
+    if (const auto own = places.find(f.tenant.name); own != places.end()) {
+      at = own->second;
+    } else if (!free.empty()) {
+      at = free.back();
+      free.pop_back();
+      entries_[at] = {};
+    } else {
+      entries_.emplace_back();
+    }
+    Entry& e = entries_[at];
     // What was not counted so far begins with a minute's worth.
     if (e.tenant.requests_per_minute == 0)
       e.requests.left = static_cast<double>(f.tenant.requests_per_minute);
     if (e.tenant.tokens_per_minute == 0)
       e.tokens.left = static_cast<double>(f.tenant.tokens_per_minute);
     e.tenant = f.tenant;
-    e.gone = false;
-    moved.push_back(static_cast<Index>(&e - entries_.data()));
+    moved.push_back(at);
   }
   keys_ = std::move(fresh.keys_);
   for (Key& k : keys_) k.tenant = moved[k.tenant];
-}
-
-// Its own; or that of one who left and has nothing in flight; or a new one.
-Tenants::Index Tenants::place_for(const std::string& name, const Tenants& fresh) {
-  const auto named = [](const std::vector<Entry>& all, const std::string& wanted) {
-    return std::find_if(all.begin(), all.end(),
-                        [&](const Entry& e) { return e.tenant.name == wanted; });
-  };
-  const auto own = named(entries_, name);
-  if (own != entries_.end()) return static_cast<Index>(own - entries_.begin());
-  for (Entry& e : entries_) {
-    if (!e.gone || e.in_flight > 0) continue;
-    if (named(fresh.entries_, e.tenant.name) != fresh.entries_.end()) continue;  // its own
-    e = {};
-    return static_cast<Index>(&e - entries_.data());
-  }
-  entries_.emplace_back();
-  return entries_.size() - 1;
 }
 
 std::optional<Tenants::Index> Tenants::find(std::string_view authorization) const {

@@ -91,7 +91,7 @@ class Tenants {
     Tenant tenant;
     uint64_t in_flight = 0;
     Bucket requests, tokens;
-    bool used = false, gone = false;
+    bool used = false;
   };
   struct Key {
     Digest digest;
@@ -99,7 +99,6 @@ class Tenants {
   };
   static std::optional<Over> over(const Tenant& t, const Bucket& b, uint64_t per_minute,
                                   double wanted, const char* what);
-  Index place_for(const std::string& name, const Tenants& fresh);
   static void fill(Bucket& bucket, uint64_t per_minute, Time now);
   std::vector<Entry> entries_;
   std::vector<Key> keys_;

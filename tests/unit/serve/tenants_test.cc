@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <ctime>
+
 #include "base/json.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -10,6 +13,12 @@ using namespace std::chrono_literals;
 
 namespace tenants_test {
 namespace {
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
 
 std::optional<Tenants::Over> begun(Tenants& t, Tenants::Index tenant, uint64_t tokens, Time now) {
   if (auto over = t.begin(tenant, now)) return over;
@@ -83,6 +92,27 @@ TEST_CASE("a file read anew changes what may be asked, and nothing that is under
                   R"({"name":"e","keys":["key-of-e"]}]})"));
   CHECK(t.find("Bearer key-of-e") == 2);
   t.ended(1, 1, now);
+}
+
+TEST_CASE("a file of many keys is read in a time that is linear in them") {
+  const auto many = [](const char* name, int tenants) {
+    Json list = Json::array();
+    for (int i = 0; i < tenants; ++i) {
+      const std::string who = name + std::to_string(i);
+      Json keys = Json::array();
+      for (int k = 0; k < 10; ++k) keys.push_back(who + "-key-" + std::to_string(k));
+      list.push_back({{"name", who}, {"keys", keys}});
+    }
+    return Json{{"tenants", list}};
+  };
+  const Json json = many("old", 10'000);
+  const double before = cpu_seconds();
+  auto t = Tenants::parse(json, "file");
+  REQUIRE_MESSAGE(t, t.error().what);
+  CHECK(cpu_seconds() - before < 5 * kSlow);  // half a minute, were each compared with all others
+  t->renew(*Tenants::parse(many("new", 10'000), "file"));
+  CHECK(t->find("Bearer new9999-key-9") == 9999);
+  CHECK(!t->find("Bearer old0-key-0"));
 }
 
 TEST_CASE("requests in flight are limited, and give their place back") {
