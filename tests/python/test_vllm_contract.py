@@ -52,10 +52,11 @@ class Tensor:
 
 
 def config(extra=None, **changes):
-    model = types.SimpleNamespace(model='none/such', hf_config=types.SimpleNamespace(to_dict=lambda: {'layers': 1}),
+    hf = types.SimpleNamespace(to_dict=lambda: {'layers': 1}, _commit_hash='c0ffee')
+    model = types.SimpleNamespace(model='none/such', hf_config=hf,
                                   dtype='float32', max_model_len=64, quantization=None, revision=None)
     out = types.SimpleNamespace(
-        model_config=model,
+        model_config=model, load_config=types.SimpleNamespace(download_dir=None),
         cache_config=types.SimpleNamespace(block_size=BLOCK, cache_dtype='auto', prefix_caching_hash_algo='sha256_cbor'),
         parallel_config=types.SimpleNamespace(rank=0, tensor_parallel_size=1, pipeline_parallel_size=1,
                                               world_size=1),
@@ -245,6 +246,39 @@ def test_an_adapter_that_was_loaded_again_is_shared_once_vllms_cache_is_reset(po
     one.scheduler.reset_cache()
     answer(one, [9, *PROMPT], lora=adapter(tmp_path / 'a', b'changed', number=3), name='third')
     assert saved < set(pool.values)
+
+
+def test_models_of_other_weights_do_not_share(pool, tmp_path, monkeypatch):
+    """Under one name: a folder, a file, a snapshot of the Hub, or a commit there."""
+    def snapshot_download(repo, revision, cache_dir, local_files_only, ignore_patterns):
+        assert (repo, revision, local_files_only, ignore_patterns) == ('none/such', 'main', True, '*')
+        return f'{cache_dir}/none/such'
+
+    def kinds(weights):
+        folder = tmp_path / weights / 'none' / 'such'
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / 'model.gguf').write_bytes(weights.encode())
+        none = types.SimpleNamespace(to_dict=lambda: {'layers': 1})
+        yield config(model_config__model=str(folder), model_config__hf_config=none)
+        yield config(model_config__model=str(folder / 'model.gguf'), model_config__hf_config=none)
+        yield config(model_config__revision='main', load_config__download_dir=str(tmp_path / weights),
+                     model_config__hf_config=none)
+        yield config(model_config__hf_config=types.SimpleNamespace(to_dict=none.to_dict, _commit_hash=weights))
+
+    monkeypatch.setitem(sys.modules, 'huggingface_hub', types.SimpleNamespace(snapshot_download=snapshot_download))
+    for one, same, two in zip(kinds('one'), kinds('one'), kinds('two')):
+        pool.values.clear()
+        answer(engine(of=one), PROMPT)
+        for of, found in ((same, 5), (two, 0)):
+            other = engine(of=of)
+            answer(other, PROMPT)
+            assert other.external_tokens == found * BLOCK
+
+
+def test_a_model_whose_weights_nothing_names_is_not_shared(pool, caplog):
+    of = config(model_config__hf_config=types.SimpleNamespace(to_dict=lambda: {'layers': 1}))
+    answer(engine(of=of), PROMPT)
+    assert not pool.values and not pool.lookups and 'shares nothing' in caplog.text
 
 
 def test_a_lost_block_is_computed(pool):
@@ -499,7 +533,7 @@ def test_what_would_give_wrong_tokens_is_refused(pool):
 def test_engines_that_compute_other_bytes_do_not_share(pool):
     answer(engine(), PROMPT)
     for change in ({'model_config__dtype': 'bfloat16'}, {'cache_config__cache_dtype': 'fp8'},
-                   {'model_config__hf_config': types.SimpleNamespace(to_dict=lambda: {'layers': 2})},
+                   {'model_config__hf_config': types.SimpleNamespace(to_dict=lambda: {'layers': 2}, _commit_hash='c0ffee')},
                    {'model_config__max_model_len': 65}, {'model_config__quantization': 'awq'},
                    {'compilation_config__static_forward_context': {'l0': Amx()}},
                    {'parallel_config__tensor_parallel_size': 2}):

@@ -214,6 +214,10 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         rows = {metadata[rank].rank: metadata[rank].rows for rank in order}
         if len(rows) != len(order):
             raise ValueError(f'mc.vllm: two workers say that they are one rank: {sorted(rows)}')
+        if not all(own.rows['weights'] for own in metadata.values()):
+            logger.error('mc: shares nothing: nothing tells the weights of %s from others; serve '
+                         'the model from a folder', self._config.model_config.model)
+            return
         rows['hashes'] = _hash_rows(self._config)
         self._ranks = [metadata[rank].rank for rank in order]
         self._fingerprint = keys.fingerprint(rows)

@@ -7,10 +7,11 @@ Of two engines with different fingerprints none finds a block of the other.
 """
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _ENDS = 1 << 16  # bytes of a weight file's begin and end that are digested
@@ -25,20 +26,22 @@ def digest(value: Any) -> str:
 
 def digest_of_folder(folder: str, suffixes: tuple[str, ...] = WEIGHTS) -> str:
     """Of the weights in a folder: each file's name, size and both ends. "" if there are none."""
+    paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder))
+             if name.endswith(suffixes)]
+    return digest_of_files([path for path in paths if os.path.isfile(path)])
+
+
+def digest_of_files(paths: Sequence[str]) -> str:
+    """Of each file's name, size and both ends. "" if there are none."""
     out = hashlib.sha256()
-    found = False
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        if not name.endswith(suffixes) or not os.path.isfile(path):
-            continue
-        found = True
+    for path in paths:
         size = os.path.getsize(path)
-        out.update(f'{name}\0{size}\0'.encode())
+        out.update(f'{os.path.basename(path)}\0{size}\0'.encode())
         with open(path, 'rb') as file:
             out.update(file.read(_ENDS))
             file.seek(max(0, size - _ENDS))
             out.update(file.read(_ENDS))
-    return out.hexdigest()[:32] if found else ''
+    return out.hexdigest()[:32] if paths else ''
 
 
 def fingerprint(rows: Mapping[str, Any]) -> str:
@@ -56,19 +59,36 @@ def prefix(scope: str, label: str) -> bytes:
     return f'vllm:{scope}@{label}@'.encode()
 
 
+def weights_of(config: Any) -> str:
+    """What tells a model's weights from others: a digest of its folder, its file or its snapshot of
+    the Hub; else the commit at the Hub. "" when there is neither."""
+    model, load = config.model_config, getattr(config, 'load_config', None)
+    path = model.model
+    if os.path.isfile(path):
+        return digest_of_files([path])
+    if not os.path.isdir(path):
+        with contextlib.suppress(Exception):  # no such package, no model, no name of a model
+            from huggingface_hub import snapshot_download
+
+            path = snapshot_download(path, revision=getattr(model, 'revision', None),
+                                     cache_dir=getattr(load, 'download_dir', None),
+                                     local_files_only=True, ignore_patterns='*')
+    found = digest_of_folder(path) if os.path.isdir(path) else ''
+    return found or str(getattr(model.hf_config, '_commit_hash', None) or '')
+
+
 def model_rows(config: Any, vllm_version: str) -> dict[str, Any]:
     """Of a VllmConfig: what the KV of a token depends on, but for the layout and the hashes."""
     model, cache = config.model_config, config.cache_config
-    weights = ''
-    if os.path.isdir(model.model):
-        weights = digest_of_folder(model.model)
+    weights = weights_of(config)
     hf = model.hf_config.to_dict() if hasattr(model.hf_config, 'to_dict') else str(model.hf_config)
     if isinstance(hf, dict):
         hf = {key: value for key, value in hf.items() if not key.startswith('_')}
     return {
         # The kernels of another release may lay out a block of the same shape differently.
         'vllm': '.'.join(vllm_version.split('+')[0].split('.')[:2]),
-        'model': os.path.basename(model.model.rstrip('/')) if weights else model.model,
+        'model': (os.path.basename(model.model.rstrip('/')) if os.path.exists(model.model)
+                  else model.model),
         'revision': str(getattr(model, 'revision', None)),
         'weights': weights,
         'config': digest(hf),
