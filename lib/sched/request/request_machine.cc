@@ -88,13 +88,14 @@ void RequestMachine::on(const RequestArrived& e, MachineTurn& t) {
     return end(t, r, RequestError{503, "draining", "the conductor is draining: use another", 1});
   const bool behind = first_tries(t.now);
   if (room_.size() == 0 && !behind) return start(t, r);
-  const bool full = room_.size() >= options_.queue_max;
+  const bool full = in_room(t.now) >= options_.queue_max;
   room_.put(r.id, r.turn());
-  if (!behind && room_.next(t.now) == r.id) {
+  const bool next = !behind && room_.next(t.now) == r.id;
+  if (full)
+    room_.gone(r.id);
+  else if (next)
     room_.tries(r.id, 0);
-    return start(t, r);
-  }
-  if (full) room_.gone(r.id);
+  if (next) return start(t, r);
   wait(t, r);  // not past those who came before
 }
 
@@ -357,11 +358,13 @@ void RequestMachine::take(Turn& t, Record& r, Choice choice) {
   if (r.source != SourceSide::kNone) followers_.add(r);
 }
 
+// One that waited and tried in vain has its place in the room still.
 void RequestMachine::wait(Turn& t, Record& r) {
-  if (room_.size() >= options_.queue_max && !room_.has(r.id))
-    return end(t, r,
-               RequestError{429, "queue_full",
-                            strf("%zu requests wait for room already", room_.size()), 1});
+  const size_t others = in_room(t.now);
+  if (others >= options_.queue_max && !room_.counts(r.id))
+    return end(
+        t, r,
+        RequestError{429, "queue_full", strf("%zu requests wait for room already", others), 1});
   r.state = RequestState::kWaiting;
   r.deadline = r.asked_for + r.stood + options_.queue_timeout;
   r.turned_away = {};
@@ -383,6 +386,9 @@ bool RequestMachine::first_tries(Time now) const {
          room_.counts(round_.first) && !room_.has(round_.first) &&
          state(round_.first) == RequestState::kReserving;
 }
+
+// Those that wait, and the first in turn while it tries: it may come back.
+size_t RequestMachine::in_room(Time now) const { return room_.size() + (first_tries(now) ? 1 : 0); }
 
 // Until one tries: its answer goes on with the round.
 void RequestMachine::go_on(Turn& t, uint64_t round) {

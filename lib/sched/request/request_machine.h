@@ -107,6 +107,7 @@ class RequestMachine {
     Time begun{};
   } round_;
   bool first_tries(Time now) const;
+  size_t in_room(Time now) const;
   Followers followers_;
   bool draining_ = false;
 };
