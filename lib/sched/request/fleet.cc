@@ -8,13 +8,16 @@ namespace {
 
 constexpr Duration kGuessSlack = std::chrono::seconds(2);
 
-// The decode half of the process that computes the prompt, if it has one that is not full: no KV
-// moves then.
-FleetWorker& colocated_decode(Roster& roster, const FleetWorker& prefill, FleetWorker& chosen,
-                              const std::set<std::string>& full) {
-  FleetWorker* const w = roster.find(prefill.node + ".d");
-  const bool halves = w != nullptr && !w->prefill && w->control == prefill.control;
-  return halves && !w->draining && !full.contains(w->node) ? *w : chosen;
+// The decode half of the process that computes the prompt, if it can take the request as any other
+// worker: no KV moves then. A short view may leave it out.
+const FleetWorker* decode_half(const Roster& roster, const FleetWorker& prefill, const View& view,
+                               const DecodeNeed& need) {
+  const FleetWorker* const w = roster.look_up(prefill.node + ".d");
+  if (w == nullptr || w->prefill || w->control != prefill.control) return nullptr;
+  const auto at = std::find_if(view.decode.begin(), view.decode.end(),
+                               [&](const DecodeView& node) { return node.name == w->node; });
+  const DecodeView seen = at != view.decode.end() ? *at : decode_view(*w, need);
+  return seen.usable && seen.room ? w : nullptr;
 }
 
 }  // namespace
@@ -172,9 +175,10 @@ Choice Fleet::choose(uint64_t request, const RequestAsk& ask, std::span<const ui
   c.decision = decide(v, ask, arrived, now);
   if (c.decision.verdict != Verdict::kAccept || c.decision.chosen.whole) return c;
   FleetWorker& p = *roster_.find(c.decision.chosen.name);
-  FleetWorker& d = *roster_.find(v.decode[c.decision.decode].name);
+  const FleetWorker& d = *roster_.look_up(v.decode[c.decision.decode].name);
   c.prefill = p.ref();
-  c.decode = colocated_decode(roster_, p, d, out.full).ref();
+  const FleetWorker* const half = decode_half(roster_, p, v, need(ask));
+  c.decode = half != nullptr ? half->ref() : d.ref();
   if (c.decision.chosen.fetch_ms > 0) c.source = source_for(c.decision.chosen, tags, p, now);
   return c;
 }
