@@ -56,8 +56,10 @@ double Cost::spec_prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& n
 }
 
 double Cost::transfer_ms(uint64_t tokens) const {
-  return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / bandwidth_;
+  return sent_ * send_ms(tokens * spec_.kv_bytes_per_token());
 }
+
+double Cost::send_ms(uint64_t bytes) const { return 1e3 * static_cast<double>(bytes) / bandwidth_; }
 
 double Cost::fetch_ms(uint64_t tokens) const {
   return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / fetch_bandwidth_;
@@ -95,6 +97,11 @@ void Cost::learn_transfer(uint64_t bytes, double measured_ms, bool whole) {
   const double model = spec_.cost.transfer_bytes_per_s;
   bandwidth_ += kWeight * (std::clamp(seen, model / kFactorMax, model * kFactorMax) - bandwidth_);
   if (whole) fetch_bandwidth_ = bandwidth_;
+}
+
+void Cost::learn_sent(uint64_t bytes, uint64_t tokens) {
+  const auto whole = static_cast<double>(tokens * spec_.kv_bytes_per_token());
+  if (whole > 0) sent_ += kWeight * (std::min(static_cast<double>(bytes) / whole, 1.0) - sent_);
 }
 
 // The mean is of seconds a byte: one slow fetch counts for what it took.

@@ -1,7 +1,8 @@
 // Predicts durations in milliseconds: the model's polynomial, corrected by measurements.
 //
 // The correction is one factor for prefill and two bandwidths: one for transfers to decode nodes,
-// by the tail that is left when the prompt is computed, and one for whole fetches from a peer. It
+// by the tail that is left when the prompt is computed, and one for whole fetches from a peer. What
+// decode nodes have already is not sent: the share of prompts that is sent is learned, too. It
 // follows slower machines and congested links, and starts at the model's own numbers. Fetches from
 // the pool have a round trip and a bandwidth for each tier, which start at kPoolRoundTripMs,
 // kPoolMemoryBytes and kPoolDiskBytes, and one for each node that was fetched from lately. What was
@@ -38,8 +39,9 @@ class Cost {
   double prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node = {}) const;
   // Without the correction.
   double spec_prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node = {}) const;
-  // KV of that many tokens, to a decode node: what is left of it when the prompt is computed.
+  // KV of a prompt of that many tokens, to a decode node: what is left of it when it is computed.
   double transfer_ms(uint64_t tokens) const;
+  double send_ms(uint64_t bytes) const;    // the same, where that much is sent
   double fetch_ms(uint64_t tokens) const;  // from another prefill node, all of it
   // A fetch from nodes of the pool that were not measured, by the tier. 0 for none.
   double pool_ms(uint64_t memory_tokens, uint64_t disk_tokens) const;
@@ -58,6 +60,7 @@ class Cost {
                      const Pipeline& node = {});
   // `whole`: nothing was sent while it was computed, so a fetch takes as long.
   void learn_transfer(uint64_t bytes, double measured_ms, bool whole = false);
+  void learn_sent(uint64_t bytes, uint64_t tokens);  // of a prompt of that many tokens
   void learn_fetch(uint64_t bytes, double measured_ms);
   void learn_step(double batch, double context_tokens, double measured_ms) {
     steps_.learn(batch, context_tokens, measured_ms);
@@ -91,6 +94,7 @@ class Cost {
   // proves little.
   double seen_ms_ = 7;
   double bandwidth_, fetch_bandwidth_;
+  double sent_ = 1;  // of a prompt's KV, on the mean
   Time advanced_{};
   StepRate steps_;
   double first_more_ms_ = 0;

@@ -160,7 +160,9 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
 
   Cost& cost = t.fleet.cost();
   FleetWorker* const w = t.fleet.roster().find(r.prefill_at());
-  if (w != nullptr) w->congestion.learn(cost.transfer_ms(n), m.transfer_ms, t.now);
+  if (w != nullptr)  // it may be more than is sent of most prompts
+    w->congestion.learn(std::max(cost.transfer_ms(n), cost.send_ms(m.kv_bytes)), m.transfer_ms,
+                        t.now);
   const double fetch_ms = std::clamp(m.fetch_ms, 0.0, std::max(m.load_ms, 0.0));
   cost.learn_prefill(n, *p.cached_tokens, m.prefill_ms + m.load_ms - fetch_ms,
                      w != nullptr ? w->pipeline : Pipeline{});
@@ -168,6 +170,7 @@ void note_computed(MachineTurn& t, RequestRecord& r, const PrefillTimes& m) {
     cost.learn_pool(r.choice.decision.pool, fetch_ms);
   t.measured(Measure::kPoolError, c.pool_ms - fetch_ms);
   cost.learn_transfer(m.kv_bytes, m.transfer_ms);
+  cost.learn_sent(m.kv_bytes, n);
   if (asked && m.peer_tokens > 0) {
     if (w != nullptr)
       w->fetches.learn(r.source_at().node, cost.fetch_ms(p.peer_tokens), m.peer_ms, t.now);

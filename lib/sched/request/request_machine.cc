@@ -211,9 +211,9 @@ template <>
 void RequestMachine::on(const TokensComplete& e, MachineTurn& t) {
   FleetWorker* const d = fleet_.roster().find(e.node);
   if (d == nullptr) return;
-  if (const auto step = d->steps.end(t.now))
-    fleet_.cost().learn_step(static_cast<double>(step->batch), static_cast<double>(step->context),
-                             step->ms);
+  if (const auto step = d->steps.end(t.now))  // other conductors' requests were in it too
+    fleet_.cost().learn_step(static_cast<double>(step->batch + d->others_requests),
+                             static_cast<double>(step->context + d->others_tokens), step->ms);
 }
 
 template <>
