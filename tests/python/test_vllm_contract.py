@@ -281,6 +281,34 @@ def test_a_model_whose_weights_nothing_names_is_not_shared(pool, caplog):
     assert not pool.values and not pool.lookups and 'shares nothing' in caplog.text
 
 
+def test_nothing_of_before_a_reset_is_found(pool):
+    """vLLM resets when weights change in place; what runs then may have blocks of the old ones."""
+    one, two = engine(blocks=64), engine()
+    answer(two, PROMPT)
+    one.add(Request('r', [*PROMPT, *PROMPT], 20))
+    for _ in range(8):
+        one.step()
+    while one.workers[0]._worker._saves:
+        one.step()
+    before = set(pool.values)
+    assert len(before) > 5
+    for _ in range(2):
+        assert one.scheduler.reset_cache()
+        one.cached.clear()
+        one.drain()
+        assert set(pool.values) == before
+        external = one.external_tokens
+        answer(one, PROMPT, name='after')
+        assert one.external_tokens == external and set(pool.values) > before
+        before = set(pool.values)
+    one.cached.clear()
+    answer(one, PROMPT, name='again')  # of its own
+    assert one.external_tokens == external + 5 * BLOCK
+    third = engine()
+    answer(third, PROMPT)
+    assert third.external_tokens == 5 * BLOCK
+
+
 def test_a_lost_block_is_computed(pool):
     want = answer(engine(), PROMPT)
     keys = list(pool.values)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import platform
+import secrets
 import socket
 import threading
 from typing import Any
@@ -289,10 +290,16 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         return self.request_finished(request, block_ids[0])
 
     def reset_cache(self) -> bool:
-        """Forgets what it believes to be in the pool; removes nothing there."""
+        """The weights may be others: nothing stored before is found, and requests that began before
+        store no more. From then on this server's scope is its own."""
         assert self._scheduler is not None
         self._scheduler.reset()
         self._adapters.reset()
+        self._scopes.clear()
+        if self._fingerprint:
+            self._fingerprint = f"{self._fingerprint.split('-')[0]}-{secrets.token_hex(8)}"
+            logger.info("mc: vLLM's cache was reset: blocks are shared with no other engine, under "
+                        'fingerprint %s', self._fingerprint)
         return True
 
     # ---- worker

@@ -245,10 +245,12 @@ class Scheduler:
                 tracked.scope = ''
 
     def reset(self) -> None:
-        """Forgets what it believes to be in the pool."""
+        """Forgets what it believes to be in the pool; requests under way are not shared any more.
+        """
         self._known.clear()
         for tracked in self._requests.values():
             tracked.told = None
+            tracked.scope = ''
 
     # ---- what the workers tell
 
