@@ -37,6 +37,53 @@ TEST_SUITE("rdma") {
     traffic.end();
   }
 
+  TEST_CASE("requests wait for the only NIC, whose port is down for longer than a rail rests") {
+    if (skipped()) return;
+    const std::vector<std::vector<std::string>> owners = {{"emu0"}, {"emu0", "emu2"}};
+    for (const std::vector<std::string>& nics : owners) {
+      CAPTURE(nics.size());
+      const Healed healed;
+      Metrics of_owner, of_user;
+      auto owner = rdma_engine("owner", of_owner, nics, 256, 60s);
+      auto user = rdma_engine("user", of_user, {"emu1"}, 256, 60s);
+      const Memory remote = *owner->allocate(kBytes), local = *user->allocate(kBytes);
+      const auto segment = user->open_segment(owner->describe());
+      REQUIRE_MESSAGE(segment, segment.error().what);
+      Request r;
+      r.local = local.data();
+      r.segment = *segment;
+      r.offset = remote.offset();
+      r.bytes = kBytes;
+      fill(remote.bytes(), 8);
+      auto& made = of_user.counter("mc_xfer_rdma_connections_total", "");
+      for (int i = 0; i < 1000 && made.value() < nics.size(); ++i)
+        REQUIRE(user->transfer_sync(r, 20s * kSlow).has_value());
+      REQUIRE(made.value() == nics.size());
+      std::memset(local.data(), 0, kBytes);
+      emu::set_port(*Traffic::fabric().fabric(), 1, false);
+      const auto seen_down = [&] {
+        const auto paths = user->paths(*segment, r.offset, r.op, r.bytes);
+        REQUIRE(paths.has_value());
+        for (const Path& p : *paths)
+          for (const RailView& v : p.rails)
+            if (v.state >= RailState::kResting) return true;
+        return false;
+      };
+      while (!seen_down()) std::this_thread::yield();
+      const BatchId batch = user->allocate_batch();
+      REQUIRE(user->submit(batch, {{r}}).has_value());
+      const auto early = user->wait(batch, 600ms);  // a rail rests for 250 ms, then it is probed
+      CHECK_MESSAGE((!early && early.error().code == Code::kTimeout),
+                    (early ? "it was carried" : early.error().what));
+      emu::set_port(*Traffic::fabric().fabric(), 1, true);
+      const auto moved = user->wait(batch, 30s * kSlow);
+      CHECK_MESSAGE(moved, moved.error().what);
+      CHECK(std::memcmp(local.data(), remote.data(), kBytes) == 0);
+      CHECK(made.value() == nics.size());  // none was forgotten and made again
+      user->free_batch(batch);
+    }
+  }
+
   TEST_CASE("on the only rail, an owner that stands still for a while costs no request") {
     if (skipped()) return;
     const Healed healed;

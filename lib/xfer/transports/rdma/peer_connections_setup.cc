@@ -436,17 +436,19 @@ void PeerConnections::check(RailIndex rail, Time now) {
                 {Code::kUnavailable, "bytes of an earlier, abandoned write may still land there"});
 }
 
+// While its port is down a probe fails, and a connection that is there stays: the port may come
+// back before the NIC gives up what it carries.
 void PeerConnections::ping(RailIndex rail) {
+  if (!nic_of(rail).up())
+    return queue_.pinged(rail, fail(Code::kUnavailable, "%s is down", nic_of(rail).name.c_str()));
   Endpoint& e = *endpoints_[rail];
-  State state = State::kIdle;
+  bool ready = false;
   {
     Lock lock(e.mutex);
-    state = e.state;
-    if (state != State::kReady) e.ping = true;
+    ready = e.state == State::kReady;
+    if (!ready) e.ping = true;
   }
-  if (!nic_of(rail).up())
-    not_connected(rail, {Code::kUnavailable, nic_of(rail).name + " is down"});
-  else if (state == State::kReady)
+  if (ready)
     send_ping(rail);
   else
     want_connection(rail);
