@@ -2,6 +2,7 @@
 import array
 import hashlib
 import select
+import threading
 import time
 
 import mc
@@ -55,6 +56,24 @@ def test_memory_in_flight_is_referenced_until_its_call_is_taken(store, queue):
     store_b.close()
     assert taken(queue, 1) == [got] and into == b'here'
     into.append(0)
+
+
+def test_a_layout_that_only_its_call_has_is_closed_once_that_is_taken(cluster):
+    store = mc.Store(cluster.master)
+    memory, ended = bytearray(b'aabbcc'), []
+
+    def work():
+        queue = store.queue()
+        put = queue.put_blocks(store.layout([mc.Region(memory, 2)], 3), 'layout@', hashes(1, 2), [0, 1])
+        ended.append(taken(queue, 1) == [put] and put.code)
+        ended.append(store.put_blocks(store.layout([mc.Region(memory, 2)], 3), 'layout@', hashes(3), [2]).failed())
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert ended == [mc.Code.OK, []]
+    memory.append(0)  # nothing uses it any more
+    store.close()
 
 
 def test_a_cancelled_call_touches_nothing_once_it_is_taken(store):

@@ -108,7 +108,7 @@ class BlocksCall(Call):
 
     def __init__(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any,
                  regions: tuple[int, int], hash_bytes: int) -> None:
-        self.uses = layout._handle
+        self.uses, self.memory = layout._handle, layout
         hashed, numbered, name = joined(hashes), numbers(blocks), encode(prefix)
         count = numbered.bytes // 4
         if hashed.bytes != count * hash_bytes:

@@ -206,6 +206,6 @@ def _land(flight: Optional[Flight], code: Code, failed: int, moved: int) -> None
     if flight is None:
         return
     flight.code, flight.failed, flight.bytes = code, failed, moved
-    flight.call.end()
     if flight.call.uses is not None:
         flight.call.uses.__exit__()
+    flight.call.end()  # behind that: a layout that nobody else has is closed here, without its calls
