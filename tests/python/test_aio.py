@@ -1,5 +1,6 @@
 """mc.aio: the store in a loop of asyncio."""
 import asyncio
+import concurrent.futures
 import threading
 
 import mc
@@ -130,6 +131,60 @@ def test_closing_ends_what_waits(cluster):
         with pytest.raises(mc.Invalid):
             await s.put('a', b'b')
     asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_nobody_waits_for_ever_when_closing_is_cancelled(cluster):
+    async def main():
+        s = mc.aio.Store(cluster.master)
+        waits = [asyncio.ensure_future(s.get_into('never', bytearray(1), wait=2)) for _ in range(2)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(s.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        while not s._queue._handle.closed:
+            await asyncio.sleep(0)
+        waits[0].cancel()
+        await asyncio.wait(waits, timeout=60)
+        assert waits[0].cancelled() and isinstance(waits[1].exception(), mc.Unavailable)
+        await s.close()
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_no_call_begins_while_it_closes(cluster):
+    async def main():
+        s, go_on = mc.aio.Store(cluster.master), threading.Event()
+        executor = concurrent.futures.ThreadPoolExecutor(1)
+        asyncio.get_running_loop().set_default_executor(executor)
+        executor.submit(go_on.wait)
+        closing = asyncio.ensure_future(s.close())
+        await asyncio.sleep(0)
+        late = asyncio.ensure_future(s.exists('late'))
+        await asyncio.wait([late], timeout=30)
+        go_on.set()
+        assert late.done() and isinstance(late.exception(), mc.Invalid)
+        await closing
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_more_keys_than_a_queue_takes(cluster):
+    async def work(s):
+        await s.put('here', b'value')
+        assert await s.get_many([*(f'absent{n}' for n in range(5000)), 'here']) == {'here': b'value'}
+    run(cluster, work)
+
+
+def test_a_larger_value_in_its_place_is_got(cluster, monkeypatch):
+    async def work(s):
+        await s.put('larger', b'bytes')
+        sizes, size = iter([1, 2]), s.size
+
+        async def late(key):
+            return next(sizes, None) or await size(key)
+        monkeypatch.setattr(s, 'size', late)
+        assert await s.get('larger') == b'bytes'
+    run(cluster, work)
 
 
 def test_a_store_belongs_to_one_loop(cluster):

@@ -12,8 +12,8 @@ executor. Use a store on the loop that opened it.
 from __future__ import annotations
 
 import asyncio
-import functools
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, TypeVar
+import contextlib
+from typing import Any, Iterable, List, Mapping, Optional, Sequence
 
 from . import store as _sync
 from ._asks import HealthOf, Keys, Match, MatchBlocks, Remove, RemovePrefix, Size
@@ -22,13 +22,13 @@ from ._pack import Key, Results, decode
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
 from .buffers import fresh_span
 from .engine import Memory
-from .errors import Busy, Code, NotFound, Put, Result, Unavailable, error
+from .errors import Busy, Code, Invalid, NotFound, Put, Result, Unavailable, error
 from .options import PutOptions
 from .queue import Flight
 
-T = TypeVar('T')
 Divided = tuple[dict[Key, int], dict[Key, Code]]
 _WHY = 'this item failed'
+_AT_ONCE = 256  # keys of one get_many: a queue refuses what is beyond its depth
 
 
 class Store:
@@ -39,7 +39,7 @@ class Store:
         self.sync = _sync.Store(master, name, **options)
         self._queue = self.sync.queue()
         self._loop: Optional[asyncio.AbstractEventLoop] = None
-        self._closed = False
+        self._closing: Optional['asyncio.Task[None]'] = None
 
     async def __aenter__(self) -> 'Store':
         self._watch()
@@ -63,20 +63,19 @@ class Store:
 
     async def _run(self, call: Call) -> Any:
         """Begins the call and waits for it, also when the task is cancelled meanwhile."""
+        if self._closing is not None:
+            raise Invalid(f'store {self.sync.name} is closed')
         self._watch()
         ended = asyncio.get_running_loop().create_future()
         flight = self._queue.begin(call, ended)
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            self._queue.cancel(flight)
+            with contextlib.suppress(Invalid):  # it is being closed, which ends the call
+                self._queue.cancel(flight)
             await _ended(ended)
             raise
         return flight.result()
-
-    async def _beside(self, call: Callable[..., T], *words: Any, **named: Any) -> T:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(None, functools.partial(call, *words, **named))
 
     # ---- one value
 
@@ -89,9 +88,12 @@ class Store:
 
     async def get(self, key: Key) -> bytes:
         """As `mc.Store.get`."""
-        size = await self.size(key)
-        value, place = fresh_span(size)
-        done: Result = (await self._run(GetKeys([key], [place])))[key]
+        for last in (False, False, True):
+            size = await self.size(key)
+            value, place = fresh_span(size)
+            done: Result = (await self._run(GetKeys([key], [place])))[key]
+            if last or done.code is not Code.NO_SPACE:  # a larger one took its place
+                break
         _check(done, key)
         return value if done.bytes == size else value[:done.bytes]
 
@@ -120,14 +122,16 @@ class Store:
     async def get_many(self, keys: Iterable[Key]) -> dict[Key, bytes]:
         """The values that are there, by key, all at once."""
         names = list(dict.fromkeys(keys))
-        values = await asyncio.gather(*(self._get_or_none(key) for key in names))
+        gate = asyncio.Semaphore(_AT_ONCE)
+        values = await asyncio.gather(*(self._get_or_none(key, gate) for key in names))
         return {key: value for key, value in zip(names, values) if value is not None}
 
-    async def _get_or_none(self, key: Key) -> Optional[bytes]:
-        try:
-            return await self.get(key)
-        except NotFound:
-            return None
+    async def _get_or_none(self, key: Key, gate: asyncio.Semaphore) -> Optional[bytes]:
+        async with gate:
+            try:
+                return await self.get(key)
+            except NotFound:
+                return None
 
     async def exists_many(self, keys: Sequence[Key]) -> List[bool]:
         """As `mc.Store.exists_many`."""
@@ -218,20 +222,23 @@ class Store:
 
     async def close(self) -> None:
         """Cancels calls that have not begun and waits for the rest; their tasks get
-        `Unavailable`."""
-        if self._closed:
-            return
-        self._closed = True
+        `Unavailable`. It goes on when the task that waits for it is cancelled."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
+        loop = asyncio.get_running_loop()
         waiting = self._queue.flights()
         if self._loop is not None:
             self._loop.remove_reader(self._queue.fileno())
-        await self._beside(self._queue.close)
+        await _ended(loop.run_in_executor(None, self._queue.close))
         for flight in waiting:
             _give_up(flight)
-        await self._beside(self.sync.close)
+        await _ended(loop.run_in_executor(None, self.sync.close))
 
 
-async def _ended(future: 'asyncio.Future[None]') -> None:
+async def _ended(future: 'asyncio.Future[Any]') -> None:
     """Until it is done, however often the task is cancelled."""
     while not future.done():
         try:

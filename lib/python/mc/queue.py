@@ -208,4 +208,4 @@ def _land(flight: Optional[Flight], code: Code, failed: int, moved: int) -> None
     flight.code, flight.failed, flight.bytes = code, failed, moved
     if flight.call.uses is not None:
         flight.call.uses.__exit__()
-    flight.call.end()  # behind that: a layout that nobody else has is closed here, without its calls
+    flight.call.end()  # behind that: a layout that nobody else has is closed here
