@@ -25,10 +25,33 @@ def test_what_is_wrong():
     assert out.returncode == 1 and 'FAULT   master' in out.stdout, out
     out = run(MC_LIBRARY='/nowhere/libmc.so')
     assert out.returncode == 1 and '/nowhere/libmc.so' in out.stdout + out.stderr, out
-    assert run('--help').returncode == 2
+    assert run('--help').returncode == 0 and run('--key').returncode == 2
     with mc.cluster.Cluster(nodes=0) as empty:
         out = run(empty.master)
         assert out.returncode == 1 and 'FAULT   nodes' in out.stdout, out
+
+
+def test_a_pool_with_a_secret(tmp_path):
+    key, other = tmp_path / 'key', tmp_path / 'other'
+    for file in (key, other):
+        file.write_text(file.name * 16)
+        file.chmod(0o600)
+    with mc.cluster.Cluster(nodes=0, cluster_key=key) as own:
+        for words, environment in ((['--cluster-key', str(key)], {}), ([], {'MC_CLUSTER_KEY': str(key)})):
+            out = run(own.master, *words, **environment)
+            assert f'ok      master       {own.master}' in out.stdout, out
+        for words in ([], ['--cluster-key', str(other)]):
+            assert 'FAULT   master' in run(own.master, *words).stdout
+    key.chmod(0o644)
+    out = run('127.0.0.1:1', '--cluster-key', str(key))
+    assert out.returncode == 1 and 'FAULT   options' in out.stdout and str(key) in out.stdout, out
+
+
+def test_engines_of_a_tenant(cluster):
+    with mc.Store(cluster.master, tenant='t') as s:
+        s.put(doctor.KEYS + 'a', json.dumps({'model': 'of t'}).encode())
+    assert 'of t: all that were here' in run(cluster.master, '--tenant', 't').stdout
+    assert 'of t' not in run(cluster.master).stdout
 
 
 def test_engines_that_cannot_share(store):

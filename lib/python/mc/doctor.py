@@ -1,10 +1,12 @@
-"""python3 -m mc.doctor [MASTER]: whether this machine and its pool are in order, and why not.
+"""python3 -m mc.doctor [MASTER] [--cluster-key FILE] [--tenant NAME]: whether this machine and its
+pool are in order, and why not. $MC_CLUSTER_KEY names the file where the option is not given.
 
 It prints what it looks at, and ends with 1 when something is wrong. Of engines that share a pool it
 says which cannot find each other's blocks, and by what they differ.
 """
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -60,10 +62,15 @@ def memory(report: Report) -> None:
     (report.good if free >= 256 else report.bad)('/dev/shm', f'{free} MiB free')
 
 
-def pool(report: Report, master: str) -> None:
-    """The master, its nodes, and a value that goes there and back."""
+def pool(report: Report, master: str, **options: Any) -> None:
+    """The master, its nodes, and a value that goes there and back; `options` of the store."""
     import mc
-    with mc.Store(master, timeout=SECONDS) as s:
+    try:
+        store = mc.Store(master, timeout=SECONDS, **options)
+    except mc.McError as e:  # as a file with the secret that others may read
+        report.bad('options', str(e))
+        return
+    with store as s:
         try:
             health = s.health(SECONDS)
         except mc.McError as e:
@@ -128,13 +135,17 @@ def compare(report: Report, fingerprints: Iterator[tuple[str, dict[str, Any]]]) 
 
 def main(words: Sequence[str]) -> int:
     """The exit status."""
-    if len(words) > 1 or words and words[0].startswith('-'):
-        print(__doc__, file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser('python3 -m mc.doctor', description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('master', nargs='?', default='127.0.0.1:5550')
+    parser.add_argument('--cluster-key', metavar='FILE', default=os.environ.get('MC_CLUSTER_KEY'),
+                        help="the cluster's secret")
+    parser.add_argument('--tenant', metavar='NAME', help='whose values')
+    asked = parser.parse_args(words)
     report = Report()
     if library(report):
         memory(report)
-        pool(report, words[0] if words else '127.0.0.1:5550')
+        pool(report, asked.master, cluster_key=asked.cluster_key or None, tenant=asked.tenant)
     return 1 if report.faults else 0
 
 
