@@ -261,6 +261,7 @@ void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {
   r.proxy = ProxySide::kNone;
   r.behind = {};
   r.first_token = {};
+  r.served.answer = 0;
   r.measured_ms.reset();
   ++r.attempt;  // answers still on their way no longer match
 }

@@ -234,6 +234,7 @@ void RequestMachine::on(const UpstreamData& e, MachineTurn& t) {
   }
   p.output_tokens = std::max<uint32_t>(1, p.output_tokens + e.tokens);
   room_.generated(r.ask.tenant, e.tokens);
+  r.served.answer += e.tokens;
   // Who sends a byte now and then does not go on.
   if (first || e.goes_on) r.deadline = t.now + options_.token_timeout;
   t.ask(DeliverBytes{r.ref(), p});
@@ -291,6 +292,9 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
   if (!p.cached_tokens) p.cached_tokens = e.cached_tokens.value_or(0);
   p.cached_tokens = std::min(*p.cached_tokens, n);
   p.output_tokens = e.output_tokens.value_or(p.output_tokens);
+  // An answer that is no stream tells its tokens at its end.
+  room_.generated(r.ask.tenant,
+                  std::max<uint64_t>(p.output_tokens, r.served.answer) - r.served.answer);
   t.measured(Measure::kInputTokens, n);
   t.measured(Measure::kHitTokens, *p.cached_tokens);
   t.measured(Measure::kReachableTokens, static_cast<double>(r.choice.decision.best_tokens));
@@ -430,7 +434,7 @@ void RequestMachine::go_on(Turn& t, uint64_t round) {
 }
 
 void RequestMachine::has_place(Record& r) {
-  if (std::exchange(r.share, ShareSide::kCounted) == ShareSide::kCounted) return room_.gone(r.id);
+  if (std::exchange(r.served.prompt, true)) return room_.gone(r.id);
   const uint64_t reused = r.choice.decision.chosen.reused_tokens;
   room_.served(r.id, r.ask.tenant, r.ask.tokens - std::min(r.ask.tokens, reused));
 }

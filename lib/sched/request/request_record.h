@@ -32,7 +32,10 @@ enum class SourceSide : uint8_t { kNone, kPinSent, kPinned, kRefused, kGone };  
 // kBothHalves: of a pair at once, and none has answered. kWhole: the one that
 // answers the client has it.
 enum class ProxySide : uint8_t { kNone, kPrefillHalf, kBothHalves, kWhole, kAnswering };
-enum class ShareSide : uint8_t { kOwed, kCounted };  // the prompt, to its tenant's share
+struct Served {  // what counts for its tenant's share
+  bool prompt = false;
+  uint64_t answer = 0;  // tokens of the answer that an engine gives
+};
 
 struct TurnedAway {  // by an engine that said it is full
   std::string engine, retry_after;
@@ -55,7 +58,7 @@ struct RequestRecord {
   Exclusions out;
   WorkerRef lost;  // ended while it was asked
   TurnedAway turned_away;
-  ShareSide share = ShareSide::kOwed;
+  Served served;
   Progress progress;
   // The attempt.
   uint32_t attempt = 0;

@@ -108,6 +108,42 @@ TEST_CASE("an answer that is no stream may take --answer-timeout, and nobody els
   s.check_clean();
 }
 
+TEST_CASE("an answer counts for its tenant once, as it comes or at its end") {
+  RequestSite s;
+  s.join("p0", true);
+  s.join("d0", false);
+  s.engines.ups["e0"] = true;
+  const auto begins = [&](size_t tenant) {
+    const uint64_t r = s.arrive(40, 0, 8, tenant);
+    REQUIRE(s.state(r) == RequestState::kProxied);
+    s.handle(UpstreamData{s.attempt(r), 0});
+    return s.attempt(r);
+  };
+  const AttemptRef one = begins(1), two = begins(2);
+  const uint64_t first = s.arrive(40, 0, 8, 1);
+  s.handle(ends(s.attempt(first), 429));
+  s.answer(s.sent(Step::kReserve).back().of, Step::kReserve, fail(Code::kNoSpace, "no blocks"));
+  const uint64_t second = s.arrive(40, 0, 8, 2);
+  REQUIRE(s.state(first) == RequestState::kWaiting);
+  REQUIRE(s.state(second) == RequestState::kWaiting);
+  UpstreamEnded end = ends(one, 200);
+  end.output_tokens = 600;
+  SUBCASE("at its end: the other tenant is next") {
+    s.handle(end);
+    s.tick(100ms);
+    CHECK(s.state(first) == RequestState::kWaiting);
+    CHECK(s.state(second) == RequestState::kProxied);
+  }
+  SUBCASE("as it comes: a tenant that was served more is not next") {
+    s.handle(UpstreamData{one, 600});
+    s.handle(UpstreamData{two, 700});
+    s.handle(end);
+    s.tick(100ms);
+    CHECK(s.state(first) == RequestState::kProxied);
+    CHECK(s.state(second) == RequestState::kWaiting);
+  }
+}
+
 TEST_CASE("a pair's halves follow each other") {
   RequestSite s;
   s.engines.ups["half"] = s.engines.ups["full"] = true;
