@@ -74,10 +74,10 @@ void WorkerProgram::describe(OptionList& v) {
     "the pool; empty: none");
   v("tbt-slo", tbt_slo,
     "requests join the batch while the predicted step time stays within this; 0: always");
-  v("kv-deadline", kv_deadline, "a request fails if its KV has not arrived after this time");
+  v("kv-deadline", kv_deadline,
+    "a request fails if its KV takes longer than this or the conductor's timeouts; 0: than these");
   v("recompute-after", recompute_after,
-    "compute a prompt here if its KV has not arrived after this time; 0: its request fails at the "
-    "deadline");
+    "compute a prompt here if its KV takes longer than this from elsewhere; 0: its request fails");
   v("conductor-timeout", conductor_timeout,
     "tokens are sent again to a conductor that does not take them; after this time its requests "
     "end");

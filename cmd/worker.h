@@ -43,7 +43,7 @@ struct WorkerProgram {
   std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
   std::vector<std::string> cpp_group;  // for the head: the other stages' control addresses
   Duration pool_timeout = std::chrono::seconds(2);
-  Duration tbt_slo{}, kv_deadline = std::chrono::seconds(60), recompute_after{};
+  Duration tbt_slo{}, kv_deadline{}, recompute_after{};
   Duration conductor_timeout = std::chrono::seconds(60);
   std::string calibrate;  // file for the engine's times; empty: serve
   uint64_t calibrate_tokens = 2048;

@@ -12,6 +12,10 @@ void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
                              Activations activations) {
   const Job& job = *work->job;
   const uint32_t layers = engine_.spec().layers;
+  if (core_->room() < layers) {  // none of them: a chunk that is half computed is of no use
+    work->broken = Error{Code::kBusy, "too much computing is queued: retry later"};
+    return part_done(work);
+  }
   const Duration predicted =
       engine_.modelled_time() ? timing_.chunk(begin, end, job.reused) : Duration{};
   const Time start = std::max(core_->free_at, loop_.clock().now());
@@ -51,11 +55,7 @@ void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
             first();
           });
         });
-    if (queued) continue;
-    // The earlier layers are computed; nothing after this chunk is.
-    work->broken = Error{Code::kBusy, "too much computing is queued"};
-    if (layer == 0) return layer_done(work, begin, end, layers - 1);
-    return;
+    MC_CHECK(queued);
   }
 }
 

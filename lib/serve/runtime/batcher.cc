@@ -160,6 +160,13 @@ Result<> DecodeBatch::wait(const std::string& request, uint64_t context_tokens, 
   return {};
 }
 
+void DecodeBatch::in_time(const std::string& request) {
+  const auto it = entries_.find(request);
+  if (it == entries_.end() || it->second.state != DecodeState::kWaitingForKv) return;
+  waiting_.erase({std::exchange(it->second.deadline, Time::max()), request});
+  waiting_.emplace(Time::max(), request);
+}
+
 bool DecodeBatch::kv_arrived(const std::string& request) {
   const auto it = entries_.find(request);
   if (it == entries_.end() || it->second.state != DecodeState::kWaitingForKv) return false;

@@ -119,7 +119,7 @@ struct DecodeOptions {
 
 // The requests of a decode worker. One whose KV has not arrived is never in the batch.
 //
-//   wait -> kv_arrived -> (admit, between steps) running -> advanced ... -> remove
+//   wait -> (in_time) -> kv_arrived -> (admit, between steps) running -> advanced ... -> remove
 //                      preempt, from there on -> restored -> (admit) running
 class DecodeBatch {
  public:
@@ -128,6 +128,8 @@ class DecodeBatch {
 
   // Errors: kExists.
   Result<> wait(const std::string& request, uint64_t context_tokens, Time kv_deadline);
+  // Its KV came in time: what it waits for from here on has no deadline.
+  void in_time(const std::string& request);
   // Its KV is here. False: unknown (aborted, expired) or called before.
   bool kv_arrived(const std::string& request);
   // Between steps: ready requests that join now, in the order they became ready, while the

@@ -80,4 +80,9 @@ bool ComputeThread::submit(Work work, Work done) {
   return true;
 }
 
+size_t ComputeThread::room() const {
+  Lock lock(state_->mutex);
+  return kQueuedMax - state_->jobs.size();
+}
+
 }  // namespace mc::serve

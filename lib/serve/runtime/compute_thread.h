@@ -29,6 +29,7 @@ class ComputeThread {
   ComputeThread& operator=(const ComputeThread&) = delete;
 
   [[nodiscard]] bool submit(Work work, Work done);
+  size_t room() const;  // jobs that submit() takes now
 
  private:
   struct State;

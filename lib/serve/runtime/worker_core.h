@@ -43,6 +43,7 @@ class WorkerCore {
   [[nodiscard]] bool submit(ComputeThread::Work work, ComputeThread::Work done) {
     return compute_ && compute_->submit(std::move(work), std::move(done));
   }
+  size_t room() const { return compute_ ? compute_->room() : 0; }
   void close() { compute_.reset(); }
 
   Time free_at{};  // when the modelled device finishes the work begun

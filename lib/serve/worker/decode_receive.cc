@@ -26,6 +26,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m, const rpc::Call& cal
   }
   if (s->recomputed) return rpc::Empty{};  // too late: the same bytes are computed here
   s->arrived = loop_.now();
+  batch_.in_time(s->request);
   s->receive = {config_.tracer, telemetry::from_wire(call.trace_id), s->arrived};
   if (m.pool.empty())
     verify(s);
@@ -64,6 +65,7 @@ Result<> DecodeWorker::adopt(const std::string& request, uint64_t guard,
     s->blocks[i] = core_->block(blocks[i]);
   }
   s->arrived = loop_.now();
+  batch_.in_time(s->request);
   verify(s);
   return {};
 }
@@ -129,8 +131,6 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
 // Gets blocks of the prompt from the pool, but for shared ones. Computes the first lost block and
 // all after it here.
 void DecodeWorker::fetch(const SequencePtr& s, const KvReady& m) {
-  batch_.remove(s->request);  // from here on the store's time-outs apply
-  MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
   ++s->busy;
   const StepScope scope(telemetry::steps_below(s->receive, loop_.clock()));
   const uint32_t tokens = engine_.block_tokens();
@@ -176,27 +176,29 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
                   static_cast<uint32_t>(bad_blocks));
     return;
   }
-  share(*s);
-  const auto join = [this, weak = std::weak_ptr(s)] {
-    const SequencePtr it = weak.lock();
-    if (it == nullptr || it->ended) return;
-    if (it->guide && !it->guide->failure().empty()) return fail_sequence(it, it->guide->failure());
-    if (!batch_.kv_arrived(it->request)) return;  // its deadline just passed: expire() reports it
-    step();
-  };
-  if (!s->guide) return join();
-  s->guide->when_ready(join);  // no step waits for a grammar that is compiled
+  join(s);
 }
 
 // The prompt's KV is here: later prompts share its full blocks, and it shares those that others
-// have meanwhile. One that a job or a transfer still uses keeps its own.
-void DecodeWorker::share(Sequence& s) {
-  if (!s.adopted.empty() || s.busy > 0) return;  // the first: shared already
-  // Into an unsettled prompt's blocks the prefill side may still write: it keeps its own.
-  const size_t shared = s.settled ? blocks_.rematch(s.tx) : 0;
-  const Tx& tx = *blocks_.find(s.tx);
-  for (size_t i = s.here; i < shared; ++i) s.blocks[i] = core_->block(tx.blocks[i]);
-  blocks_.computed(s.tx, s.prompt / engine_.block_tokens());
+// have meanwhile. One that a job or a transfer still uses keeps its own. It joins the batch once
+// its grammar is compiled: no step waits for that.
+void DecodeWorker::join(const SequencePtr& s) {
+  if (s->adopted.empty() && s->busy == 0) {  // the first: shared already
+    // Into an unsettled prompt's blocks the prefill side may still write: it keeps its own.
+    const size_t shared = s->settled ? blocks_.rematch(s->tx) : 0;
+    const Tx& tx = *blocks_.find(s->tx);
+    for (size_t i = s->here; i < shared; ++i) s->blocks[i] = core_->block(tx.blocks[i]);
+    blocks_.computed(s->tx, s->prompt / engine_.block_tokens());
+  }
+  const auto ready = [this, weak = std::weak_ptr(s)] {
+    const SequencePtr it = weak.lock();
+    if (it == nullptr || it->ended) return;
+    if (it->guide && !it->guide->failure().empty()) return fail_sequence(it, it->guide->failure());
+    MC_CHECK(batch_.kv_arrived(it->request));
+    step();
+  };
+  if (!s->guide) return ready();
+  s->guide->when_ready(ready);
 }
 
 // ---- what does not arrive
@@ -208,11 +210,9 @@ void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
     if (s->ended) return try_free(s);
     if (!computed) return fail_sequence(s, computed.error().what);
     recomputed_.add();
-    share(*s);
     s->arrived = s->verified = loop_.now();
     MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
-    MC_CHECK(batch_.kv_arrived(s->request));
-    step();
+    join(s);
   });
 }
 
@@ -237,6 +237,7 @@ void DecodeWorker::expire() {
     all.pool.resize(s->parents.size());
     std::iota(all.pool.begin(), all.pool.end(), 0);
     s->arrived = loop_.now();
+    MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
     fetch(s, all);
   }
   const std::vector<std::string> gone = to_conductors_.tick();

@@ -10,6 +10,7 @@ namespace {
 
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
 constexpr Duration kFenceAgain = std::chrono::milliseconds(50);
+constexpr Duration kDeadline = std::chrono::minutes(1);  // of KV, where the request names none
 
 }  // namespace
 
@@ -200,8 +201,9 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   s->span = {config_.tracer, telemetry::from_wire(call.trace_id), now};
   s->steps = telemetry::steps_below(s->span, loop_.clock());
   Duration patience =
-      m.kv_deadline_ms > 0 ? std::chrono::milliseconds(m.kv_deadline_ms) : config_.kv_deadline;
-  if (config_.recompute_after.count() > 0) patience = std::min(patience, config_.recompute_after);
+      m.kv_deadline_ms > 0 ? Duration(std::chrono::milliseconds(m.kv_deadline_ms)) : kDeadline;
+  for (const Duration own : {config_.kv_deadline, s->own ? Duration{} : config_.recompute_after})
+    if (own.count() > 0) patience = std::min(patience, own);
   MC_TRY_(batch_.wait(m.request, m.prompt.size(), now + patience));
   sequences_.emplace(m.request, std::move(s));
   gauge();

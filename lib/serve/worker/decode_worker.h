@@ -62,9 +62,9 @@ struct DecodeConfig {
   std::string preempt = "auto";  // as in DecodeMemoryOptions, as the next two
   double watermark = 0.01;
   uint64_t swap_bytes = 1 << 30;
-  Duration tbt_slo{};                               // 0: none
-  Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
-  Duration recompute_after{};  // KV later than this is computed here; 0: it fails
+  Duration tbt_slo{};          // 0: none
+  Duration kv_deadline{};      // KV later than this fails; 0: only what the request says
+  Duration recompute_after{};  // KV of another process later than this is computed here; 0: never
   Duration peer_timeout = std::chrono::seconds(3);        // of the transfer engine
   Duration token_retry = std::chrono::seconds(2);         // tokens not taken by then are sent again
   Duration conductor_timeout = std::chrono::seconds(60);  // one that takes nothing is gone then
@@ -113,8 +113,8 @@ class DecodeWorker {
   void fetch(const SequencePtr& s, const KvReady& m);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
+  void join(const SequencePtr& s);
   void recompute(const SequencePtr& s, size_t begin);
-  void share(Sequence& s);
   void step();
   void run(std::vector<SequencePtr> batch);
   void stepped(DecodeStep& step, Time start);

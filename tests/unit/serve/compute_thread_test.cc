@@ -7,29 +7,12 @@
 #include <optional>
 #include <vector>
 
-#include "base/mutex.h"
+#include "gate.h"
 
 namespace mc::serve {
 namespace {
 
 using namespace std::chrono_literals;
-
-struct Gate {  // work that waits here runs until open()
-  void open() {
-    Lock lock(mutex);
-    opened = true;
-    changed.notify_all();
-  }
-  bool wait() {  // false: nobody came
-    Lock lock(mutex);
-    while (!opened)
-      if (!changed.wait_for(mutex, 10s)) return opened;
-    return true;
-  }
-  Mutex mutex;
-  Condition changed;
-  bool opened = false;
-};
 
 template <class Done>
 bool turn_until(io::Loop& loop, Done done) {
@@ -80,8 +63,10 @@ TEST_CASE("compute thread: a full queue refuses jobs, and the queued ones run") 
       },
       [&] { ++done; }));
   REQUIRE(started.wait());
+  CHECK(compute.room() == ComputeThread::kQueuedMax);
   for (size_t i = 0; i < ComputeThread::kQueuedMax; ++i)
     REQUIRE(compute.submit([] {}, [&] { ++done; }));
+  CHECK(compute.room() == 0);
   CHECK(!compute.submit([] {}, [&] { ++done; }));
   gate.open();
   REQUIRE(turn_until(loop, [&] { return done == ComputeThread::kQueuedMax + 1; }));

@@ -3,6 +3,7 @@
 #include <optional>
 #include <set>
 
+#include "gate.h"
 #include "pool.h"
 
 namespace mc::serve {
@@ -183,6 +184,60 @@ TEST_CASE("late KV is fetched from the store, and what the store lacks is comput
   CHECK(count(pair.d_metrics, "mc_engine_pool_kv_blocks_total") == 6);
   CHECK(count(pair.d_metrics, "mc_engine_recomputed_requests_total") == 1);
   CHECK(pair.comes_to_rest());
+}
+
+// The dummy, whose KV is verified when the test says so.
+class SlowToVerify final : public Engine {
+ public:
+  const cost::ModelSpec& spec() const override { return dummy_.spec(); }
+  uint32_t block_tokens() const override { return kBlock; }
+  bool ends_answer(int32_t token) const override { return dummy_.ends_answer(token); }
+  bool modelled_time() const override { return true; }
+  void prefill_layer(const ChunkView& chunk, uint32_t layer, Activations& x) const override {
+    dummy_.prefill_layer(chunk, layer, x);
+  }
+  uint64_t verify(const SequenceView& sequence) const override {
+    (void)gate.wait();
+    return dummy_.verify(sequence);
+  }
+  std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override {
+    return dummy_.decode(batch);
+  }
+  mutable Gate gate;
+
+ private:
+  DummyEngine dummy_{cost::tiny(), kBlock};
+};
+
+TEST_CASE("KV that came in time is not late because others are computed before it is verified") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  SlowToVerify engine;
+  PairOptions options;
+  options.decode_engine = &engine;
+  options.recompute_after = 100ms * kSlow;
+  Pair pair(loop, options);
+  loop.after(2 * options.recompute_after, [&] { engine.gate.open(); });
+  pair.serve("a", prompt_of(100, 1), 8);
+  CHECK(count(pair.d_metrics, "mc_engine_failed_requests_total") == 0);
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("KV is late at the earlier of the worker's deadline and the request's") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  PairOptions own, asked;
+  own.kv_deadline = 20ms;
+  own.kv_deadline_ms = 1'000'000;
+  asked.kv_deadline = 1000s;
+  asked.kv_deadline_ms = 20;
+  Pair first(loop, own, "1"), second(loop, asked, "2");
+  for (Pair* const pair : {&first, &second}) {
+    REQUIRE(pair->reserve("a", prompt_of(40, 1)));  // and no prefill worker hears of it
+    REQUIRE(pair->until([&] { return !pair->answers["a"].finish.empty(); }));
+    CHECK(pair->answers["a"].error == "its KV did not arrive in time");
+    CHECK(pair->comes_to_rest());
+  }
 }
 
 TEST_CASE("offers that do not fit are refused and read nothing") {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "gate.h"
 #include "pair.h"
 #include "serve/engine/next_token.h"
 #include "small_engine.h"
@@ -227,5 +228,52 @@ TEST_CASE("a constraint that a worker cannot use fails its request alone, with t
   CHECK(refused.error().code == Code::kUnsupported);
   pair.constraint = {};
   pair.serve("plain", small_prompt(20, 1));
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("KV that came in time is not late because a grammar is being compiled") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Gate gate;
+  PairOptions options = options_of(engine);
+  options.recompute_after = 100ms * kSlow;
+  options.tokenizer = [&gate]() -> Result<model::Tokenizer> {
+    (void)gate.wait();
+    return model::Tokenizer::bytes_only(small().vocab);
+  };
+  Pair pair(loop, options);
+  loop.after(2 * options.recompute_after, [&] { gate.open(); });
+  pair.constraint = of(Form::kRegex, "(ab){50}");
+  const Answer& a = run(pair, "slow", 7);
+  CHECK(a.error == "");
+  CHECK(text_of(engine, a) == "abababa");
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("no step waits for the grammar of a request whose KV was computed here") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine engine = make(1, "auto");
+  Gate gate;
+  PairOptions options = options_of(engine);
+  options.recompute_after = 20ms;
+  options.tokenizer = [&gate]() -> Result<model::Tokenizer> {
+    (void)gate.wait();
+    return model::Tokenizer::bytes_only(small().vocab);
+  };
+  Pair pair(loop, options);
+  pair.constraint = of(Form::kRegex, "(ab){50}");
+  REQUIRE(pair.reserve("guided", small_prompt(20, 1), 7));  // and no prefill worker hears of it
+  const Counter& computed = pair.d_metrics.counter("mc_engine_recomputed_requests_total", "");
+  REQUIRE(pair.until([&] { return computed.value() == 1; }));
+  pair.constraint = {};
+  REQUIRE(pair.reserve("plain", small_prompt(20, 2), 7));
+  CHECK(pair.until([&] { return !pair.answers["plain"].finish.empty(); }));
+  CHECK(pair.answers["guided"].finish == "");
+  CHECK_FALSE(gate.opened);
+  gate.open();
+  REQUIRE(pair.until([&] { return !pair.answers["guided"].finish.empty(); }));
+  CHECK(text_of(engine, pair.answers["guided"]) == "abababa");
   CHECK(pair.comes_to_rest());
 }

@@ -61,6 +61,7 @@ struct PairOptions {
   double time_scale = 0;
   uint32_t chunk_tokens = 64;
   Duration recompute_after{};
+  Duration kv_deadline{};  // the decode worker's own; 0: what the request says
   bool cache_answers = true;
   uint32_t speculate = 0;
   std::string preempt = "auto";
@@ -137,6 +138,7 @@ struct Pair {
     d.blocks = options.decode_blocks;
     d.time_scale = options.time_scale;
     d.recompute_after = options.recompute_after;
+    d.kv_deadline = options.kv_deadline;
     d.cache_answers = options.cache_answers;
     d.speculate = options.speculate;
     d.preempt = options.preempt;

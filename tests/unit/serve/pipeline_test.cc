@@ -495,6 +495,41 @@ TEST_CASE("stages that do not fit, and messages of another pipeline, are refused
             .what.find("--connector pool") != std::string::npos);
 }
 
+TEST_CASE("a chunk whose layers have no room in the queue is refused, and leaves nothing") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  cost::ModelSpec whole = cost::tiny();
+  whole.layers = 2 * (static_cast<uint32_t>(ComputeThread::kQueuedMax) + 4);
+  const cost::ModelSpec slice = *cost::slice_of(whole, 1, 2);
+  const DummyEngine engine(slice, kBlock);
+  PipelineConfig config;
+  config.stage = 1;
+  config.fingerprint = whole.fingerprint(kBlock);
+  config.blocks = 2;
+  const Stage stage(loop, engine, config, "127.0.0.1:0");
+  Pair pair(loop);
+  auto client = std::move(*rpc::Client::connect(loop, stage.server->address()));
+  PipelineOpen open;
+  open.pipeline = 1;
+  open.fingerprint = config.fingerprint;
+  open.blocks = config.blocks;
+  open.first_layer = slice.first_layer;
+  REQUIRE(pair.call(*client, open));
+  const auto prompt = prompt_of(20, 1);
+  const auto target = pair.reserve("a", prompt);
+  REQUIRE(target);
+  const auto begun = pair.call(*client, PipelineBegin{1, "a", prompt, "", *target, {0, 1}, 0});
+  REQUIRE_MESSAGE(begun, begun.error().what);
+  PipelineChunk chunk{1, "a", 0, 20, true, {}};
+  chunk.rows.bytes.resize(20 * slice.hidden * sizeof(float));
+  const auto refused = pair.call(*client, chunk);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kBusy);
+  CHECK(stage.worker->idle());
+  CHECK(pair.call(*pair.to_d, Abort{"a", "refused"}));
+  CHECK(pair.comes_to_rest());
+}
+
 }  // namespace
 }  // namespace pipeline_test
 }  // namespace mc::serve

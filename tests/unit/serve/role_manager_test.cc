@@ -12,7 +12,7 @@ namespace {
 
 struct Process {
   explicit Process(io::Loop& on, Role role, const Engine& engine, const std::string& master = {},
-                   uint32_t blocks = 64, double time_scale = 0)
+                   uint32_t blocks = 64, double time_scale = 0, Duration recompute_after = {})
       : loop(on) {
     xfer::EngineOptions o;
     o.node = "w";
@@ -28,6 +28,7 @@ struct Process {
     DecodeConfig d;
     d.blocks = blocks;
     d.time_scale = time_scale;
+    d.recompute_after = recompute_after;
     d.peer_timeout = 200ms * kSlow;
     d.store.master = master;
     auto opened = RoleManager::open({loop, *transfer, *server, engine, metrics}, p, d, role);
@@ -219,6 +220,16 @@ TEST_CASE("chunks and steps of one process take the modelled time of both, one a
   CHECK(clock.now() - begin >= least * 9 / 10);
   CHECK(both.answers["a"].finish == "length");
   for (const uint64_t tx : {first, second}) (void)both.call(TxCommit{tx});
+  CHECK(both.comes_to_rest());
+}
+
+TEST_CASE("a prompt that this process computes is not late, however long it takes") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  DummyEngine engine(cost::tiny(), kBlock);
+  Process both(loop, Role::kBoth, engine, {}, 64, 50, 1ms);  // 100 ms and more a chunk
+  CHECK(both.serve("a", prompt_of(100, 1), 2).size() == 2);
+  CHECK(both.metrics.counter("mc_engine_recomputed_requests_total", "").value() == 0);
   CHECK(both.comes_to_rest());
 }
 
