@@ -32,7 +32,8 @@ struct Client::Impl {
   }
 };
 
-Client::Client(io::Loop& loop, uint32_t connections_per_host_max, std::unique_ptr<ClientTls> tls)
+Client::Client(io::Loop& loop, uint32_t connections_per_host_max, std::unique_ptr<ClientTls> tls,
+               LookUp names)
     : impl_(std::make_shared<Impl>(loop)) {
   // Tasks for the loop hold the client weakly: one may destroy it, and the rest must then do
   // nothing.
@@ -65,7 +66,7 @@ Client::Client(io::Loop& loop, uint32_t connections_per_host_max, std::unique_pt
     });
   };
   impl_->pool = std::make_unique<Pool>(impl_->thread, connections_per_host_max,
-                                       std::move(callbacks), std::move(tls));
+                                       std::move(callbacks), std::move(tls), std::move(names));
   impl_->thread.start();
 }
 Client::~Client() = default;

@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "http/name_lookups.h"
 #include "http/server.h"
 #include "io/loop.h"
 
@@ -43,8 +44,8 @@ struct ClientCallbacks {
   std::function<void(int status, const std::map<std::string, std::string>& headers, Time at)>
       on_headers;                                                 // optional
   std::function<void(std::string_view chunk, Time at)> on_chunk;  // optional: stream the body
-  // Called once, last. Errors: kUnavailable (refused, reset), kTimeout, kInvalid (url), kCorrupt
-  // (cut off in mid answer, or over answer_max).
+  // Called once, last. Errors: kUnavailable (no such host, refused, reset), kTimeout, kInvalid
+  // (url), kCorrupt (cut off in mid answer, or over answer_max).
   std::function<void(Result<ClientResponse>)> on_done;
 };
 
@@ -63,7 +64,7 @@ class Client {
  public:
   using Id = uint64_t;
   explicit Client(io::Loop& loop, uint32_t connections_per_host_max = 2048,
-                  std::unique_ptr<ClientTls> tls = nullptr);
+                  std::unique_ptr<ClientTls> tls = nullptr, LookUp names = look_up);
   ~Client();  // drops what is in flight without calling back
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -4,7 +4,6 @@
 #include <event2/bufferevent.h>
 #include <event2/event.h>
 #include <event2/http.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -20,6 +19,7 @@ namespace {
 constexpr size_t kHeaderMax = 64 * 1024;
 constexpr size_t kReadMax = 256 * 1024;
 constexpr uint32_t kInterimMax = 64;  // heads of 1xx before an answer
+constexpr Duration kKnownFor = std::chrono::minutes(1), kDoubtedFor = std::chrono::seconds(1);
 }  // namespace
 
 struct Pool::Host {
@@ -27,8 +27,12 @@ struct Pool::Host {
   std::string text;  // "host:port"
   bool tls = false;
   std::string ca_file;
-  std::vector<sockaddr_storage> found;  // its addresses
-  std::vector<socklen_t> sizes;
+  bool named = false;     // not by a number
+  SocketAddresses found;  // its addresses; empty: not known yet
+  bool looking = false;   // it is being looked up
+  Time looked{};          // when it was
+  Duration known_for = kKnownFor;
+  uint64_t moves = 0;    // times that they were others than before
   size_t preferred = 0;  // index of the last that answered
   uint32_t open = 0;
   std::vector<Conn*> idle;  // most recently used first
@@ -65,10 +69,7 @@ struct Pool::Job {
 
   static void on_timeout(int, short, void* self) {
     Job& job = *static_cast<Job*>(self);
-    const std::string limit = to_text(job.request.timeout);
-    job.pool.failed(job, {Code::kTimeout,
-                          strf("%s %s: no complete answer within %s", job.request.method.c_str(),
-                               job.request.url.c_str(), limit.c_str())});
+    job.pool.late(job);
   }
   std::string head() const {
     std::string text = header_safe(request.method) + " " + path +
@@ -92,6 +93,7 @@ struct Pool::Conn final : Parser::Events {
   bool interim = false;                  // the last head was a 1xx
   uint32_t interims = 0;                 // such heads of the current answer
   size_t address = 0;
+  const uint64_t moves = host.moves;
   std::string pending;  // bytes of the body, not yet passed on
   Time at;              // when the bytes being parsed were read
 
@@ -134,7 +136,7 @@ struct Pool::Conn final : Parser::Events {
     Conn& c = of(self);
     if ((what & BEV_EVENT_CONNECTED) != 0) {
       c.connected = true;
-      c.host.preferred = c.address;
+      if (c.moves == c.host.moves) c.host.preferred = c.address;
       return;
     }
     const bool closed = (what & BEV_EVENT_EOF) != 0;
@@ -146,11 +148,12 @@ struct Pool::Conn final : Parser::Events {
 };
 
 Pool::Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks,
-           std::unique_ptr<ClientTls> tls)
+           std::unique_ptr<ClientTls> tls, LookUp look_up)
     : thread_(thread),
       per_host_max_(std::max(1u, connections_per_host_max)),
       callbacks_(std::move(callbacks)),
-      tls_(std::move(tls)) {}
+      tls_(std::move(tls)),
+      names_(thread.inbox(), std::move(look_up)) {}
 Pool::~Pool() = default;
 
 // The path and the query go to the server as they are: what they may have in them is its to say.
@@ -186,28 +189,44 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
     host->text = address.text();
     host->tls = tls;
     host->ca_file = job.request.ca_file;
+    host->found = look_up_number(address);
+    host->named = host->found.empty();
   }
-  if (host->found.empty()) MC_TRY_(resolve(*host));
   return host.get();
 }
 
-Result<> Pool::resolve(Host& host) {
-  addrinfo hints{}, *found = nullptr;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  const int rc = getaddrinfo(host.address.host.c_str(), std::to_string(host.address.port).c_str(),
-                             &hints, &found);
-  if (rc != 0)
-    return fail(Code::kUnavailable, "look up '%s': %s", host.address.host.c_str(),
-                gai_strerror(rc));
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    sockaddr_storage storage{};
-    std::memcpy(&storage, a->ai_addr, a->ai_addrlen);
-    host.found.push_back(storage);
-    host.sizes.push_back(a->ai_addrlen);
+void Pool::look_up_again(Host& host) {
+  const bool known = !host.found.empty() && thread_.now() - host.looked < host.known_for;
+  if (!host.named || host.looking || known) return;
+  host.looking = true;
+  names_.begin(host.address,
+               [this, &host](Result<SocketAddresses> found) { looked_up(host, std::move(found)); });
+}
+
+// A failure changes nothing of what is known.
+void Pool::looked_up(Host& host, Result<SocketAddresses> found) {
+  host.looking = false;
+  host.looked = thread_.now();
+  host.known_for = kKnownFor;
+  if (!found && host.found.empty()) {
+    for (const uint64_t id : std::exchange(host.waiting, {}))
+      if (const auto job = jobs_.find(id); job != jobs_.end()) failed(*job->second, found.error());
+    return;
   }
-  freeaddrinfo(found);
-  return {};
+  if (found &&
+      !std::is_permutation(found->begin(), found->end(), host.found.begin(), host.found.end())) {
+    host.found = std::move(*found);
+    host.preferred = 0;
+    ++host.moves;
+    while (!host.idle.empty()) drop(*host.idle.back());  // they may lead to what it was before
+  }
+  next(host);
+}
+
+// Its server may be elsewhere.
+void Pool::doubt(Host& host) {
+  host.known_for = kDoubtedFor;
+  look_up_again(host);
 }
 
 void Pool::start(uint64_t id, ClientRequest request, bool stream, Time deadline) {
@@ -225,13 +244,14 @@ void Pool::start(uint64_t id, ClientRequest request, bool stream, Time deadline)
 // one: at the limit an idle one gives way.
 void Pool::place(Job& job) {
   Host& host = *job.host;
+  look_up_again(host);
   if (job.retried && host.open >= per_host_max_ && !host.idle.empty()) drop(*host.idle.front());
   if (!host.idle.empty() && !job.retried) {
     Conn& conn = *host.idle.back();
     host.idle.pop_back();
     return give(conn, job);
   }
-  if (host.open >= per_host_max_) {
+  if (host.found.empty() || host.open >= per_host_max_) {
     host.waiting.push_back(job.id);
     return;
   }
@@ -250,7 +270,8 @@ Result<Pool::Conn*> Pool::connect(Host& host) {
   auto owned = std::make_unique<Conn>(*this, host, bev);
   Conn& conn = *owned;
   conn.address = host.preferred;
-  auto* to = reinterpret_cast<sockaddr*>(&host.found[conn.address]);
+  SocketAddress& address = host.found[conn.address];
+  auto* const to = reinterpret_cast<sockaddr*>(&address.at);
   const int fd = ::socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return fail_errno("socket for %s", host.text.c_str());
   const int on = 1;
@@ -258,7 +279,7 @@ Result<Pool::Conn*> Pool::connect(Host& host) {
   bufferevent_setfd(conn.bev, fd);
   ++host.open;
   conns_.emplace(&conn, std::move(owned));
-  if (bufferevent_socket_connect(conn.bev, to, static_cast<int>(host.sizes[conn.address])) != 0) {
+  if (bufferevent_socket_connect(conn.bev, to, static_cast<int>(address.size)) != 0) {
     const int error = errno;
     drop(conn);
     return fail(Code::kUnavailable, "connect to %s: %s", host.text.c_str(), std::strerror(error));
@@ -326,7 +347,7 @@ void Pool::answered(Conn& conn) {
   conn.pass_on();
   Job& job = *conn.job;
   job.response.done = conn.at;
-  const bool reuse = conn.parser.head().keep_alive &&
+  const bool reuse = conn.parser.head().keep_alive && conn.moves == conn.host.moves &&
                      evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0 &&
                      evbuffer_get_length(bufferevent_get_output(conn.bev)) == 0;
   callbacks_.done(job.id, std::move(job.response));
@@ -355,6 +376,7 @@ void Pool::ended(Conn& conn, const std::string& why) {
     conn.pass_on();
     return failed(job, {Code::kCorrupt, strf("answer of %s cut off: %s", to.c_str(), why.c_str())});
   }
+  doubt(host);
   const bool stale = conn.used && !job.retried;
   const bool other = !conn.connected && !conn.used && ++job.attempts < host.found.size();
   if (!stale && !other)
@@ -367,6 +389,15 @@ void Pool::ended(Conn& conn, const std::string& why) {
   job.conn = nullptr;
   drop(conn);
   place(job);
+}
+
+void Pool::late(Job& job) {
+  const ClientRequest& r = job.request;
+  const bool unknown = job.host != nullptr && job.host->found.empty();
+  if (job.conn != nullptr && !job.conn->heard) doubt(*job.host);
+  failed(job, {Code::kTimeout, strf("%s %s: no %s within %s", r.method.c_str(), r.url.c_str(),
+                                    unknown ? "address found of its host" : "complete answer",
+                                    to_text(r.timeout).c_str())});
 }
 
 void Pool::failed(Job& job, Error error) {
@@ -398,7 +429,8 @@ void Pool::drop(Conn& conn) {
 void Pool::next(Host& host) {
   if (host.placing) return;  // a failed placement calls next() again
   host.placing = true;
-  while (!host.waiting.empty() && (!host.idle.empty() || host.open < per_host_max_)) {
+  while (!host.waiting.empty() && !host.found.empty() &&
+         (!host.idle.empty() || host.open < per_host_max_)) {
     const auto job = jobs_.find(host.waiting.front());
     host.waiting.pop_front();
     if (job != jobs_.end()) place(*job->second);

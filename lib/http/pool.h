@@ -1,8 +1,10 @@
 // Keeps the client's connections by host, waiting requests, and answers in progress. It lives on
 // the client's event thread; Client posts tasks to it.
 //
-// Thread: the event thread once started; constructed before and destroyed after it runs. A host
-// name is looked up once, which blocks this thread; numbers and localhost cost nothing.
+// It looks up a host's name again once a minute while requests to it come, and a second after its
+// server was not there or said nothing in time; meanwhile what is known of it holds.
+//
+// Thread: the event thread once started; constructed before and destroyed after it runs.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -15,6 +17,7 @@
 #include "base/units.h"
 #include "http/client.h"
 #include "http/event_thread.h"
+#include "http/name_lookups.h"
 
 namespace mc::http {
 
@@ -27,7 +30,7 @@ class Pool {
     std::function<void(uint64_t id, Result<ClientResponse>)> done;
   };
   Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks,
-       std::unique_ptr<ClientTls> tls);
+       std::unique_ptr<ClientTls> tls, LookUp look_up);
   ~Pool();
   // `stream`: the body goes to `chunk` and not into the answer.
   void start(uint64_t id, ClientRequest request, bool stream, Time deadline);
@@ -45,13 +48,16 @@ class Pool {
   struct Host;
   struct Conn;
   Result<Host*> host_of(Job& job);
-  static Result<> resolve(Host& host);
+  void look_up_again(Host& host);
+  void looked_up(Host& host, Result<SocketAddresses> found);
+  void doubt(Host& host);
   void place(Job& job);
   Result<Conn*> connect(Host& host);
   void give(Conn& conn, Job& job);
   void read(Conn& conn);
   void ended(Conn& conn, const std::string& why);
   void answered(Conn& conn);
+  void late(Job& job);
   void failed(Job& job, Error error);
   void drop(Conn& conn);
   void next(Host& host);
@@ -60,6 +66,7 @@ class Pool {
   const uint32_t per_host_max_;
   const Callbacks callbacks_;
   const std::unique_ptr<ClientTls> tls_;
+  NameLookups names_;
   std::unordered_map<std::string, std::unique_ptr<Host>> hosts_;  // by "host:port", and trust
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, std::unique_ptr<Job>> jobs_;

@@ -1,0 +1,194 @@
+// The client asks servers by names whose addresses change, or that nobody finds.
+#include "http/name_lookups.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <optional>
+#include <thread>
+
+#include "http/client.h"
+#include "tests/unit/http/raw.h"
+
+using namespace mc;
+using namespace mc::http;
+using namespace std::chrono_literals;
+
+namespace name_lookups_test {
+
+namespace {
+
+constexpr const char* kName = "engine.test";
+
+// Stands still but for what a test lets pass.
+struct Standing final : Clock {
+  std::atomic<int64_t> at{0};  // ns
+  Time now() const override { return Time(Duration(at.load())); }
+  void pass(Duration d) { at += d.count(); }
+};
+
+// What every client of a test knows as kName.
+struct Names {
+  std::atomic<int> last{1};  // of 127.0.0.x; 0: the name is not found
+  std::atomic<int> asked{0};
+  std::atomic<bool> silent{false};
+  std::promise<void> speaks;
+  std::shared_future<void> spoke = speaks.get_future().share();
+};
+
+struct Fixture {
+  Standing clock;
+  io::Loop loop{clock};
+  const std::shared_ptr<Names> names = std::make_shared<Names>();
+  std::map<int, std::unique_ptr<Server>> servers;  // by the last part of their address
+  std::string port;
+  std::optional<Client> client;
+
+  Fixture() {
+    const auto found = [n = names](const io::Address& a) -> Result<SocketAddresses> {
+      ++n->asked;
+      if (n->silent) n->spoke.wait();
+      const int last = n->last;
+      if (a.host != kName || last == 0)
+        return fail(Code::kUnavailable, "look up '%s': not there", a.host.c_str());
+      return look_up_number({"127.0.0." + std::to_string(last), a.port});
+    };
+    client.emplace(loop, 2048, nullptr, found);
+    serve(1);
+  }
+  void serve(int last) {
+    ServerOptions options;
+    options.names = {kName};
+    const std::string body = std::to_string(last);
+    auto opened = Server::open(loop, "127.0.0." + body + ":" + (port.empty() ? "0" : port), options,
+                               [body](const Exchange& x) { x.reply(200, "text/plain", body); });
+    REQUIRE_MESSAGE(opened, opened.error().what);
+    port = (*opened)->address().substr((*opened)->address().rfind(':') + 1);
+    servers[last] = std::move(*opened);
+  }
+  struct Call {
+    std::optional<Result<ClientResponse>> result;
+  };
+  void send(Call& call, const std::string& host = kName) {
+    ClientRequest r;
+    r.url = "http://" + host + ":" + port + "/";
+    ClientCallbacks calls;
+    calls.on_done = [&call](Result<ClientResponse> a) { call.result = std::move(a); };
+    client->send(std::move(r), std::move(calls));
+  }
+  bool until(const std::function<bool()>& done) {
+    const SteadyClock steady;
+    const Time end = steady.now() + 20s;
+    while (!done())
+      if (steady.now() > end || !loop.turn(5ms)) return false;
+    return true;
+  }
+  bool wait(const Call& call) {
+    return until([&] { return call.result.has_value(); });
+  }
+  // Who answers; "": nobody.
+  std::string ask(const std::string& host = kName) {
+    Call call;
+    send(call, host);
+    REQUIRE(wait(call));
+    return *call.result ? (*call.result)->body : "";
+  }
+  bool asked(int times) {
+    return until([&] { return names->asked >= times; });
+  }
+  bool answers(int last) {  // soon
+    return until([&] { return ask() == std::to_string(last); });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a name that nobody answers for holds up no other server") {
+  Fixture f;
+  f.names->silent = true;
+  Fixture::Call waits;
+  f.send(waits);
+  REQUIRE(f.asked(1));
+  CHECK(f.ask("127.0.0.1") == "1");
+  CHECK(!waits.result);
+  SUBCASE("its requests go on once it is known") {
+    f.names->speaks.set_value();
+    REQUIRE(f.wait(waits));
+    REQUIRE(*waits.result);
+    CHECK((*waits.result)->body == "1");
+  }
+  SUBCASE("the client ends, and calls nobody back") {
+    std::thread later([&] { f.names->speaks.set_value(); });
+    f.client.reset();
+    later.join();
+    CHECK(!waits.result);
+  }
+}
+
+TEST_CASE("a server that is not there is looked for under its name again") {
+  Fixture f;
+  CHECK(f.ask() == "1");
+  CHECK(f.ask() == "1");
+  CHECK(f.names->asked == 1);
+  f.servers.clear();
+  f.serve(2);
+  CHECK(f.ask().empty());
+  CHECK(f.names->asked == 1);  // a moment ago
+  f.clock.pass(2s);
+  f.names->last = 0;
+  CHECK(f.ask().empty());
+  REQUIRE(f.asked(2));  // not found: it keeps the address that it had
+  f.serve(1);
+  CHECK(f.answers(1));
+  f.servers.erase(1);
+  f.names->last = 2;
+  f.clock.pass(2s);
+  CHECK(f.answers(2));
+}
+
+TEST_CASE("a name is looked up once a minute: it may have come to mean another server") {
+  Fixture f;
+  f.serve(2);
+  CHECK(f.ask() == "1");
+  f.names->last = 2;
+  f.clock.pass(50s);
+  CHECK(f.ask() == "1");
+  CHECK(f.names->asked == 1);
+  f.clock.pass(11s);
+  CHECK(f.answers(2));
+  CHECK(f.names->asked == 2);
+}
+
+TEST_CASE("requests to a name that is not found fail together, and the next one looks again") {
+  Fixture f;
+  f.names->silent = true;
+  f.names->last = 0;
+  Fixture::Call one, two;
+  f.send(one);
+  REQUIRE(f.asked(1));
+  f.send(two);
+  CHECK(f.ask("127.0.0.1") == "1");  // two has come to the client's thread before
+  f.names->speaks.set_value();
+  for (const auto* call : {&one, &two}) {
+    REQUIRE(f.wait(*call));
+    REQUIRE_FALSE(*call->result);
+    CHECK((*call->result).error().code == Code::kUnavailable);
+    CHECK((*call->result).error().what == "look up 'engine.test': not there");
+  }
+  CHECK(f.names->asked == 1);
+  f.names->last = 1;
+  CHECK(f.ask() == "1");
+  CHECK(f.names->asked == 2);
+}
+
+TEST_CASE("addresses by number are no names") {
+  CHECK(look_up_number({"127.0.0.1", 80}).size() == 1);
+  CHECK(look_up_number({"::1", 80}).size() == 1);
+  CHECK(look_up_number({"localhost", 80}).empty());
+  CHECK(look_up({"127.0.0.1", 80})->at(0) == look_up_number({"127.0.0.1", 80}).at(0));
+  CHECK_FALSE(look_up_number({"127.0.0.1", 80}).at(0) == look_up_number({"127.0.0.2", 80}).at(0));
+}
+
+}  // namespace name_lookups_test
