@@ -15,7 +15,9 @@ from typing import Any, Callable, Optional
 
 from .errors import Invalid, Unsupported
 
-EXIT_SECONDS = 2.0  # how long the end of the interpreter waits for calls of other threads
+# How long the end of the interpreter waits for calls of other threads. Values of offered memory are
+# moved away behind that for as long as its `drain` says.
+EXIT_SECONDS = 2.0
 
 _open: 'weakref.WeakSet[Handle]' = weakref.WeakSet()
 _forks = 0

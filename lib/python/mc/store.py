@@ -344,9 +344,9 @@ class Store:
               domain: Optional[str] = None, drain: float = 0.0,
               memory: Optional[Memory] = None) -> Offered:
         """Adds memory of this process to the pool; what it holds is lost when the process ends.
-        `drain`: for how long closing moves values to other nodes. `memory`: allocated by this
-        store's `engine` or registered there as writable: its first `size` bytes, or all of it.
-        Nobody else writes there meanwhile."""
+        `drain`: for how long closing moves values to other nodes, at the end of the interpreter
+        too. `memory`: allocated by this store's `engine` or registered there as writable: its first
+        `size` bytes, or all of it. Nobody else writes there meanwhile."""
         out = c_void_p()
         parent = self._handle if memory is None else memory._handle
         with parent as given, self._handle as store:
