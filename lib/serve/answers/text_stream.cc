@@ -33,6 +33,10 @@ std::string TextStream::push(int32_t token) {
   drop_space_ = tokenizer_.adds_space() && token == tokenizer_.bos();  // a new text begins
   bytes_ += bytes;
   take_characters(bytes_, held_);
+  if (pushed_ < min_tokens_) {
+    ++pushed_;
+    early_ = held_.size();
+  }
   return release(false);
 }
 
@@ -46,7 +50,7 @@ std::string TextStream::flush() {
 std::string TextStream::release(bool all) {
   size_t end = std::string::npos;
   for (const std::string& stop : stops_) {
-    const size_t at = held_.find(stop);
+    const size_t at = held_.find(stop, early_ + 1 - std::min(early_ + 1, stop.size()));
     if (at < end) stopped_by_ = stop;
     end = std::min(end, at);
   }
@@ -60,6 +64,7 @@ std::string TextStream::release(bool all) {
       if (held_.ends_with(std::string_view(stop).substr(0, n))) keep = n;
   std::string out = held_.substr(0, held_.size() - keep);
   held_.erase(0, out.size());
+  early_ -= std::min(early_, out.size());
   return out;
 }
 

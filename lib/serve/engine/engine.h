@@ -78,12 +78,13 @@ struct Sampling {
   double top_p = 1;
   double min_p = 0;
   model::Penalties penalties{};
-  std::span<const model::Bias> bias{};  // kept by the caller
+  std::span<const model::Bias> bias{};  // kept by the caller, as is
+  std::span<const int32_t> held{};      // what may not come yet: stop tokens before min_tokens
   size_t prompt = 0;                    // tokens of the sequence before those it generated
   uint32_t logprobs = 0;                // 1 and the likeliest tokens to tell of; 0: none
 
   // Whether the logits are drawn from as they are, which a device can do itself.
-  bool plain() const { return min_p == 0 && penalties.none() && bias.empty(); }
+  bool plain() const { return min_p == 0 && penalties.none() && bias.empty() && held.empty(); }
 };
 
 // Says which tokens may come next in an answer that is to have a form.

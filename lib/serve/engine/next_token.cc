@@ -53,6 +53,9 @@ int32_t next_token(std::span<float> logits, const DecodeItem& item, std::span<co
   if (!allowed.tokens.empty()) keep_allowed(logits, allowed.tokens);
   model::add_bias(logits, s.bias);
   model::penalize(logits, s.penalties, tokens.first(prompt), tokens.subspan(prompt));
+  for (const int32_t id : s.held)
+    if (id >= 0 && static_cast<size_t>(id) < logits.size())
+      logits[static_cast<size_t>(id)] = kNever;
   model::Draw draw{s.temperature, s.top_k, s.top_p, s.seed, tokens.size(), {}, s.min_p};
   if (!s.eos_allowed && !s.ignore_eos && !allowed.end_only) draw.never = ends;
   return model::sample(logits, draw);

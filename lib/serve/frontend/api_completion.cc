@@ -218,9 +218,10 @@ void ApiServer::Answer::add_choices() {
     const model::ToolCallFormat format =
         tools ? s.limits_.calls : model::ToolCallFormat::kNone;  // its marks are no text else
     for (uint32_t i = 0; i < request.best_of; ++i) {
-      choices.emplace_back(
-          p, i, TextStream(tokenizer, request.stop, begins, model::tool_call_marks(format)),
-          AnswerLogprobs(tokenizer, {request.chat, request.token_ids}));
+      choices.emplace_back(p, i,
+                           TextStream(tokenizer, request.stop, begins,
+                                      model::tool_call_marks(format), request.min_tokens),
+                           AnswerLogprobs(tokenizer, {request.chat, request.token_ids}));
       if (tools) choices.back().calls.emplace(format, request.tools, s.ids_.seed());
     }
     if (request.best_of > request.n)

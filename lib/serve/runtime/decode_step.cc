@@ -19,7 +19,10 @@ std::string finish_of(const Engine& engine, const Sequence& s, int32_t token) {
 
 DecodeItem DecodeStep::item(size_t i) {
   Sequence& s = *batch_[i];
-  s.sampling.eos_allowed = !s.ignore_eos && s.generated() + 1 >= s.min_tokens;
+  const bool early = s.generated() + 1 < s.min_tokens;
+  s.sampling.eos_allowed = !s.ignore_eos && !early;
+  // What a form wants next comes, and does not end the answer.
+  s.sampling.held = early && !s.guide ? s.stop_tokens : std::span<const int32_t>();
   return {s.view(), s.sampling, !s.generated(), &told_[i], s.guide.get()};
 }
 

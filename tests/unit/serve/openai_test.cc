@@ -435,6 +435,21 @@ TEST_CASE("a stop string ends the text before itself, wherever tokens are cut") 
   CHECK(!held.stopped());
 }
 
+TEST_CASE("a stop string that ends within min_tokens is text; one that ends behind them stops") {
+  const auto said = [](uint32_t min_tokens, const char* text) {
+    TextStream s(kBytes, {"END", "x"}, false, {}, min_tokens);
+    const std::string out = all(s, text);
+    return out + (s.stopped() ? "|" + s.stopped_by() : "");
+  };
+  CHECK(said(0, "an END") == "an |END");
+  CHECK(said(5, "an END, END of it") == "an |END");  // its last letter is the sixth
+  CHECK(said(6, "an END, END of it") == "an END, |END");
+  CHECK(said(6, "an END of it") == "an END of it");
+  CHECK(said(2, "xxxx") == "xx|x");
+  CHECK(said(9, "xxxx") == "xxxx");
+  CHECK(said(1, "\xC3\xAFx") == "\xC3\xAF|x");
+}
+
 TEST_CASE("a long list of ids is the same prompt, and is refused for the same reasons") {
   ApiLimits limits = kLimits;
   limits.context_max = 100'000;

@@ -124,6 +124,30 @@ TEST_CASE("200 requests of every kind get the tokens, logprobs and ends of one t
   CHECK(sum.guessed > sum.accepted);  // and something does not
 }
 
+TEST_CASE("a request's stop tokens do not come before min_tokens") {
+  const CpuEngine engine = make(1, "auto");
+  for (const uint32_t speculate : {0u, 5u}) {
+    Reserve m;
+    m.prompt = repetitive(30, 3);
+    m.max_tokens = 12;
+    m.ignore_eos = true;
+    const auto answer = [&] {
+      std::vector<Lived> one;
+      one.emplace_back(engine, m, speculate);
+      run_all(engine, one);
+      const auto& all = one[0].s->tokens;
+      return std::vector<int32_t>(all.begin() + static_cast<ptrdiff_t>(m.prompt.size()), all.end());
+    };
+    const int32_t first = answer()[0];
+    m.stop_tokens = {first};
+    CHECK(answer() == std::vector<int32_t>{first});
+    m.min_tokens = 6;
+    const auto later = answer();
+    CHECK(later.size() >= 6);
+    CHECK(std::find(later.begin(), later.begin() + 5, first) == later.begin() + 5);
+  }
+}
+
 TEST_CASE("a batch too large to gain from guesses makes none") {
   const CpuEngine engine = make(1, "auto");
   Reserve m;
