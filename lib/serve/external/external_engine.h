@@ -45,6 +45,7 @@ struct ExternalEngine {
   std::string why = "not asked yet";  // when it is not up
   Time checked{};
   Duration check_after{};     // asked again this long after `checked`
+  uint64_t start = 0;         // another number each time that it comes up
   uint64_t registration = 0;  // an answer to an older one of the same name is not its own
   std::unique_ptr<ExternalCache> cache;
   std::unique_ptr<EventStream> stream;

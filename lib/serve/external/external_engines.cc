@@ -291,8 +291,10 @@ void ExternalEngines::end_check(ExternalEngine& e, const Result<>& verdict) {
     e.check_after = Duration(0);  // again at once
     return;
   }
-  if (e.asks_models && !e.known)
+  if (e.asks_models && !e.known) {
+    e.start = ++starts_;
     log_info("conductor", "external engine %s is up", e.options.name.c_str());
+  }
   e.known = e.up = true;
   e.doubted = false;
   e.why.clear();

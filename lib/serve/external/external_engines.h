@@ -92,7 +92,7 @@ class ExternalEngines {
   TextAffinity affinity_{kAffinityPieces};
   std::map<std::string, std::unique_ptr<ExternalEngine>> engines_;
   ModelCatalog catalog_;
-  uint64_t registrations_ = 0;
+  uint64_t registrations_ = 0, starts_ = 0;
   std::string state_file_;
 };
 

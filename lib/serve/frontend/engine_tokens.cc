@@ -137,8 +137,11 @@ ExternalEngine* EngineTokens::engine_for(const std::string& model, const std::st
 
 void EngineTokens::get(const TokenQuestion& question, size_t owner, Then then) {
   if (const auto known = by_key_.find(question.key); known != by_key_.end()) {
-    kept_.splice(kept_.begin(), kept_, known->second);
-    return then(known->second->prompt);
+    if (holds(known->second->from)) {
+      kept_.splice(kept_.begin(), kept_, known->second);
+      return then(known->second->prompt);
+    }
+    forget(known->second);
   }
   if (const auto asked = under_way_.find(question.key); asked != under_way_.end()) {
     if (asked->second.late) return then({});
@@ -160,7 +163,7 @@ void EngineTokens::get(const TokenQuestion& question, size_t owner, Then then) {
   r.answer_max = kTokensMax;
   UnderWay& asked = under_way_[question.key];
   asked.waiting.push_back(std::move(then));
-  asked.engine = last_;
+  asked.asked = {e->options.name, e->start};
   asked.owner = owner;
   asked.media = media;
   http::ClientCallbacks calls;
@@ -187,7 +190,8 @@ void EngineTokens::answered(const Digest& key, const Result<http::ClientResponse
   it->second.http = 0;
   const bool media = it->second.media;
   const int status = answer ? answer->status : 0;
-  if (ExternalEngine* const e = engines_.find(it->second.engine); e != nullptr && status != 200) {
+  if (ExternalEngine* const e = engines_.find(it->second.asked.engine);
+      e != nullptr && status != 200) {
     const bool absent = status == 404 || status == 405 || status == 501;
     const bool refused = status / 100 == 4 && !absent;  // this text, or our key
     if (!refused)
@@ -206,21 +210,29 @@ void EngineTokens::answered(const Digest& key, const Result<http::ClientResponse
 
 void EngineTokens::done(const Digest& key, EnginePrompt prompt) {
   auto node = under_way_.extract(key);
-  if (!prompt.tokens.empty()) keep(key, prompt);
   if (node.empty()) return;
+  if (!prompt.tokens.empty()) keep(key, prompt, node.mapped().asked);
   for (const Then& then : node.mapped().waiting) then(prompt);
 }
 
-void EngineTokens::keep(const Digest& key, const EnginePrompt& prompt) {
+void EngineTokens::keep(const Digest& key, const EnginePrompt& prompt, const Source& from) {
   if (by_key_.contains(key) || bytes_of(prompt) > kCacheBytes) return;
-  kept_.push_front({key, prompt});
+  kept_.push_front({key, prompt, from});
   by_key_[key] = kept_.begin();
   kept_bytes_ += bytes_of(prompt);
-  while (kept_bytes_ > kCacheBytes) {
-    kept_bytes_ -= bytes_of(kept_.back().prompt);
-    by_key_.erase(kept_.back().key);
-    kept_.pop_back();
-  }
+  while (kept_bytes_ > kCacheBytes) forget(std::prev(kept_.end()));
+}
+
+// Of one that is gone nobody knows better.
+bool EngineTokens::holds(const Source& from) const {
+  const ExternalEngine* const e = engines_.find(from.engine);
+  return e == nullptr || e->start == from.start;
+}
+
+void EngineTokens::forget(std::list<Kept>::iterator kept) {
+  kept_bytes_ -= bytes_of(kept->prompt);
+  by_key_.erase(kept->key);
+  kept_.erase(kept);
 }
 
 }  // namespace mc::serve

@@ -2,9 +2,10 @@
 // the engine will see. With pictures and the like among them POST /v1/chat/completions/render is
 // asked, which has their names as well.
 //
-// Answers are kept, the least recently used go first. Equal questions that are under way are one.
-// Who asks waits `wait` at most; a later answer is kept for the next who asks. An engine that does
-// not have the path, or fails, is left alone for a while.
+// Answers are kept until the engine that gave them starts again, as its template may be another;
+// the least recently used go first. Equal questions that are under way are one. Who asks waits
+// `wait` at most; a later answer is kept for the next who asks. An engine that does not have the
+// path, or fails, is left alone for a while.
 //
 // Bounded: kCacheBytes of answers, kUnderWayMax questions.
 // Thread: the loop's.
@@ -64,14 +65,19 @@ class EngineTokens {
   bool can_ask(const std::string& model) const { return engine_for(model, "", false) != nullptr; }
 
  private:
+  struct Source {  // of an answer
+    std::string engine;
+    uint64_t start = 0;
+  };
   struct Kept {
     Digest key;
     EnginePrompt prompt;
+    Source from;
   };
   struct UnderWay {
     std::vector<Then> waiting;
     http::Client::Id http = 0;
-    std::string engine;
+    Source asked;
     size_t owner = 0;
     bool media = false, late = false;
   };
@@ -80,7 +86,9 @@ class EngineTokens {
   void answered(const Digest& key, const Result<http::ClientResponse>& answer);
   void done(const Digest& key, EnginePrompt prompt);
   void give_up(const Digest& key);
-  void keep(const Digest& key, const EnginePrompt& prompt);
+  void keep(const Digest& key, const EnginePrompt& prompt, const Source& from);
+  bool holds(const Source& from) const;
+  void forget(std::list<Kept>::iterator kept);
 
   io::Loop& loop_;
   ExternalEngines& engines_;

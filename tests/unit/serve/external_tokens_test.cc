@@ -84,6 +84,28 @@ TEST_CASE("equal questions for tokens are one, and an engine that is late is not
   CHECK(e.tokenized == 2);  // the one that the test itself asked for
 }
 
+TEST_CASE("the tokens that an engine told hold until it starts again") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  const std::string body = chat_of("hello");
+  const auto told = [&] {
+    m.ask("/v1/chat/completions", body);
+    return e.tokenized;
+  };
+  const auto up = [&] { return m.conductor->external().find("e0")->up; };
+  CHECK(told() == 1);
+  CHECK(told() == 1);
+  e.well = false;
+  REQUIRE(until(m.loop, [&] { return !up(); }));
+  e.well = true;
+  REQUIRE(until(m.loop, up));
+  CHECK(told() == 2);
+  CHECK(told() == 2);
+  CHECK(m.administer("/register", e.registration("e0")).status == 200);
+  REQUIRE(until(m.loop, up));
+  CHECK(told() == 3);
+}
+
 TEST_CASE("an engine without /tokenize is left alone, and our own template or the text serves") {
   Mixed m(false);
   MockEngine& e = m.engine("e0");
