@@ -20,6 +20,7 @@ struct RequestError {
 // The state of a request so far; complete when it ends.
 struct Progress {
   std::string prefill, decode;
+  std::optional<uint32_t> prompt_tokens;  // as an external engine counted them
   std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
   uint32_t pool_tokens = 0, peer_tokens = 0;
   double sched_ms = 0, queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;

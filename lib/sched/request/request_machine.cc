@@ -287,6 +287,7 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
     p.output_tokens = 0;
     return end(t, r, std::nullopt, e.status);
   }
+  p.prompt_tokens = e.prompt_tokens;
   const uint32_t n = e.prompt_tokens.value_or(static_cast<uint32_t>(r.ask.tokens));
   // A pair's is known from its first half: the other got all of the KV.
   if (!p.cached_tokens) p.cached_tokens = e.cached_tokens.value_or(0);

@@ -89,6 +89,10 @@ void ApiServer::Answer::close(const std::string& error) {
   over = true;
   end_server_span(span, x, id, status, error, s.loop_.clock().now());
   const uint64_t output = output_tokens();
+  if (const auto& counted = choices[0].progress.prompt_tokens) {  // by an external engine
+    s.tenants_.recount(tenant, prompt_tokens, *counted);
+    prompt_tokens = *counted;
+  }
   s.tenants_.ended(tenant, output, s.loop_.now());
   const std::string& name = s.tenants_.at(tenant).name;
   if (name.empty()) return;

@@ -13,6 +13,8 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kBytesPerToken = 4;             // of text, about
+constexpr uint64_t kMediaTokens = 1024;          // of a picture or the like, about
+constexpr size_t kMediaBytesMin = 256;           // of one that stands in a text by its bytes
 constexpr uint32_t kIdsEnd = uint32_t{1} << 31;  // what tokens may be
 // Where the text of a prompt may stand.
 constexpr std::array kPromptNames = {"prompt", "messages", "input", "query"};
@@ -58,8 +60,61 @@ tl::expected<void, ApiError> name_model(ProxiedRequest& r, std::string model,
   return {};
 }
 
+namespace {
+
+// Also with slashes and ends of lines as JSON may write them.
+bool is_base64(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '+' ||
+           c == '/' || c == '-' || c == '_' || c == '=' || c == '\\';
+  });
+}
+
+// Of a JSON text, where the string that begins there ends: at its last quote.
+size_t string_end(std::string_view text, size_t begin) {
+  for (size_t at = text.find('"', begin); at != text.npos; at = text.find('"', at + 1)) {
+    size_t back = at;
+    while (back > begin && text[back - 1] == '\\') --back;
+    if ((at - back) % 2 == 0) return at;
+  }
+  return text.size();
+}
+
+// A picture, sound or document that stands in a message: a data: URL, or base64 as the member that
+// the APIs have for it.
+bool is_media(std::string_view value, std::string_view name) {
+  if (value.size() < kMediaBytesMin) return false;
+  if (value.starts_with("data:")) {
+    constexpr std::string_view kMark = ";base64,";
+    const size_t mark = value.substr(0, kMediaBytesMin).find(kMark);
+    return mark != value.npos && is_base64(value.substr(mark + kMark.size()));
+  }
+  return (name == "data" || name == "file_data") && is_base64(value);
+}
+
+// Tokens of a prompt's JSON, about. The bytes of pictures and the like say nothing of their tokens.
+uint64_t tokens_about(std::string_view text) {
+  uint64_t media = 0;
+  size_t bytes = text.size(), at = 0;
+  std::string_view last;  // the string before, where only a colon follows it
+  while ((at = text.find('"', at)) != text.npos) {
+    const size_t end = string_end(text, at + 1);
+    const std::string_view value = text.substr(at + 1, end - at - 1);
+    if (is_media(value, last)) {
+      ++media;
+      bytes -= value.size();
+    }
+    at = std::min(end + 1, text.size());
+    const size_t next = text.find_first_not_of(" \t\r\n", at);
+    last = next != text.npos && text[next] == ':' ? value : std::string_view();
+  }
+  return std::max<uint64_t>(1, bytes / kBytesPerToken + media * kMediaTokens);
+}
+
+}  // namespace
+
 void count_text(ProxiedRequest& r, std::string_view prompt) {
-  r.tokens_about = std::max<uint64_t>(1, prompt.size() / kBytesPerToken);
+  r.tokens_about = tokens_about(prompt);
   r.pieces = TextAffinity::pieces(prompt, xxh3(r.base + '\n' + r.adapter));
 }
 

@@ -242,6 +242,10 @@ std::optional<Tenants::Over> Tenants::spend(Index tenant, uint64_t prompt_tokens
   return refused;
 }
 
+void Tenants::recount(Index tenant, uint64_t spent, uint64_t real) {
+  entries_[tenant].tokens.left += static_cast<double>(spent) - static_cast<double>(real);
+}
+
 void Tenants::ended(Index tenant, uint64_t output_tokens, Time now) {
   Entry& e = entries_[tenant];
   fill(e.tokens, e.tenant.tokens_per_minute, now);

@@ -77,6 +77,8 @@ class Tenants {
   std::optional<Over> begin(Index tenant, Time now);
   // Its prompt has so many tokens. Over: as if it had not begun.
   std::optional<Over> spend(Index tenant, uint64_t prompt_tokens, Time now);
+  // It had `real` tokens, where `spent` were told to spend().
+  void recount(Index tenant, uint64_t spent, uint64_t real);
   void ended(Index tenant, uint64_t output_tokens, Time now);
   // The salt that its blocks' hashes begin with.
   std::string salt(Index tenant, const std::string& asked) const;

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "mixed_site.h"
 #include "serve/external/text_affinity.h"
+#include "serve/frontend/openai_proxied.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -195,6 +196,53 @@ TEST_CASE("a chat with a picture is routed by the picture's name in the engine's
     CHECK(m.ask("/v1/chat/completions", chat("data:,none")).status == 200);
   CHECK(a.rendered.size() + b.rendered.size() == before + 2);
   CHECK(a.tokenized + b.tokenized == 0);
+}
+
+TEST_CASE("the bytes of pictures, sound and documents count as no text") {
+  const ApiLimits limits{.model = "tiny"};
+  const auto tokens = [&](const std::string& content) {
+    const auto r = parse_proxied(
+        "/v1/chat/completions",
+        R"({"model":"tiny","messages":[{"role":"user","content":)" + content + "}]}", limits);
+    REQUIRE_MESSAGE(r, r.error().message);
+    return r->tokens_about;
+  };
+  const std::string bytes(400'000, 'A'), text(400'000, ' ');
+  for (const std::string& part : {
+           R"({"type":"image_url","image_url":{"url":"data:image/png;base64,)" + bytes + "\"}}",
+           R"({"type":"image_url","image_url":{"url":"data:image\/png;base64,\/9j\/)" + bytes +
+               "\"}}",
+           R"({"type":"input_audio","input_audio":{"data" : ")" + bytes + R"(","format":"wav"}})",
+           R"({"type":"image","source":{"type":"base64","data":")" + bytes + "=\"}}",
+           R"({"type":"file","file":{"file_data":"data:application/pdf;base64,)" + bytes + "\"}}",
+       }) {
+    const uint64_t one = tokens("[" + part + "]"), two = tokens("[" + part + "," + part + "]");
+    CHECK(one > 1000);
+    CHECK(one < 1200);
+    CHECK(two > 2 * one - 100);
+    CHECK(two < 2 * one);
+  }
+  for (const std::string& said :
+       {"\"" + bytes + "\"", "\"data:text/plain;base64," + text + "\"",
+        R"([{"type":"text","text":")" + bytes + "\"}]", "[{\"data\":\"" + text + "\"}]",
+        R"([{"type":"text","text":"\"data\":)" + text + "\"}]"})
+    CHECK(tokens(said) > 100'000);
+  CHECK(tokens(R"("hello")") > 0);
+}
+
+TEST_CASE("a tenant pays for the tokens that an engine counted") {
+  const std::string keys = keys_file("external_tokens_counted.json");
+  Mixed m(false, "", keys);
+  m.headers.push_back({"authorization", "Bearer key-of-tenant-a"});
+  MockEngine& e = m.engine("e");
+  e.tokenizes = false;
+  e.answer = R"({"choices":[{"text":"x"}],"usage":{"prompt_tokens":70,"completion_tokens":5}})";
+  CHECK(m.ask("/v1/chat/completions", chat_of(std::string(40'000, 'x'))).status == 200);
+  const std::string text = m.metrics.text();
+  const std::string counter = R"(mc_conductor_tenant_tokens_total{tenant="a",kind=)";
+  CHECK(text.find(counter + "\"input\"} 70\n") != text.npos);
+  CHECK(text.find(counter + "\"output\"} 5\n") != text.npos);
+  std::remove(keys.c_str());
 }
 
 TEST_CASE("F85: a keyed tenant's prompt finds its engine 100 of 100 times, by events alone") {

@@ -160,6 +160,21 @@ TEST_CASE("rates are limited per minute, and a refusal says when there will be r
   CHECK(begun(t, 0, 1, now));  // that is owed
 }
 
+TEST_CASE("what a prompt was taken for is made good when its tokens are counted") {
+  Tenants t = two(R"(,"tokens-per-minute":1000)");
+  const Time now{};
+  REQUIRE(!begun(t, 0, 300'000, now));
+  t.recount(0, 300'000, 400);
+  t.ended(0, 100, now);
+  CHECK(!begun(t, 0, 500, now));
+  t.recount(0, 500, 700);
+  t.ended(0, 0, now);
+  const auto over = begun(t, 0, 1, now);
+  REQUIRE(over);
+  CHECK(over->retry_after > 12s);
+  CHECK(over->retry_after < 13s);
+}
+
 TEST_CASE("what is wrong with a file of keys is said") {
   const auto what = [](const std::string& json) {
     const auto t = parsed(json);
