@@ -144,8 +144,44 @@ class GgufConfig {
                  e.shared);
   }
 
+  // What is not computed is refused where it says anything but nothing.
+  Result<> nothing_more() const {
+    const std::string* const kind = gguf_value<std::string>(g_, key("rope.scaling.type"));
+    const bool yarn = kind != nullptr && *kind == "yarn";
+    const bool longrope = g_.tensors.contains("rope_factors_long.weight");
+    struct Only {
+      const char* name;
+      double value;
+      bool counts;
+    };
+    for (const Only& o : {Only{"attention.temperature_scale", 0, true},
+                          Only{"rope.scaling.attn_factor", 1, !longrope},
+                          Only{"rope.scaling.yarn_attn_factor", 1, yarn},
+                          Only{"rope.scaling.yarn_ext_factor", 1, yarn}})
+      if (const double* const value = floating(o.name);
+          o.counts && value != nullptr && *value != o.value)
+        return fail(Code::kUnsupported,
+                    "'%s%s' is %g: the cpu engine computes %g alone; serve the model with an "
+                    "external engine",
+                    of_.c_str(), o.name, *value, o.value);
+    return {};
+  }
+
+  // Between how many turns in the original context YaRN goes from one rotation to the other.
+  Result<> yarn_betas() {
+    Rope& rope = c_.rope;
+    if (const double* const fast = floating("rope.scaling.yarn_beta_fast")) rope.often = *fast;
+    if (const double* const slow = floating("rope.scaling.yarn_beta_slow")) rope.seldom = *slow;
+    if (rope.seldom > 0 && rope.often > rope.seldom && rope.often < 1e6) return {};
+    return fail(Code::kInvalid,
+                "'%srope.scaling.yarn_beta_fast' %g and 'yarn_beta_slow' %g: want the first above "
+                "the second, and both above 0",
+                of_.c_str(), rope.often, rope.seldom);
+  }
+
   Result<> turns() {
     Rope& rope = c_.rope;
+    MC_TRY_(nothing_more());
     if (const double* theta = floating("rope.freq_base")) rope.theta = *theta;
     const uint32_t all = c_.parts().latent ? rope.dims : c_.head_dim;
     MC_TRY(const uint64_t turned, gguf_number(g_, key("rope.dimension_count"), all, 1024));
@@ -167,6 +203,7 @@ class GgufConfig {
         MC_TRY(rope.original_context,
                gguf_number(g_, key("rope.scaling.original_context_length"), 0, uint64_t{1} << 30));
         rope.scale = yarn_scale(rope.factor, 1);
+        MC_TRY_(yarn_betas());
         MC_TRY_(yarn_of_latents());
       }
     } else if (kind != nullptr && *kind != "none" && *kind != "longrope") {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/units.h"
 
@@ -205,6 +206,15 @@ Result<IntegerScheme> integer_scheme(const Json& q, const std::string& method) {
   return s;
 }
 
+// What a joined weight depends on beside the bytes of `.qweight`.
+uint64_t parts_digest(const TensorSet& set, const std::string& base, const IntegerScheme& s) {
+  uint64_t digest = xxh3(strf("%u %u %llu", s.bits, s.zero_more, static_cast<ull>(s.group)));
+  for (const char* part : {".qzeros", ".scales", ".g_idx"})
+    if (const auto it = set.tensors.find(base + part); it != set.tensors.end())
+      digest = digest_of(part, it->second, digest);
+  return digest;
+}
+
 Result<> join_integers(const Json& q, const std::string& method, TensorSet& set) {
   MC_TRY(const IntegerScheme scheme, integer_scheme(q, method));
   std::vector<std::string> bases;
@@ -212,7 +222,9 @@ Result<> join_integers(const Json& q, const std::string& method, TensorSet& set)
   for (const auto& [name, t] : set.tensors)
     if (name.ends_with(kEnd)) bases.push_back(name.substr(0, name.size() - kEnd.size()));
   for (const std::string& base : bases) {
-    MC_TRY(set.tensors[base + ".weight"], integer_weight(set, base, scheme));
+    MC_TRY(Tensor joined, integer_weight(set, base, scheme));
+    joined.made_of = parts_digest(set, base, scheme);
+    set.tensors[base + ".weight"] = std::move(joined);
     for (const char* part : {".qweight", ".qzeros", ".scales", ".g_idx"})
       set.tensors.erase(base + part);
   }

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/units.h"
 #include "model/files/tensors.h"
@@ -97,6 +98,15 @@ Result<TensorSet> open_shards(const std::string& folder, const std::string& inde
 }
 
 }  // namespace
+
+uint64_t digest_of(const std::string& name, const Tensor& t, uint64_t seed) {
+  constexpr size_t kSample = 64;  // bytes of each end
+  const size_t n = std::min(kSample, t.bytes.size());
+  uint64_t digest = xxh3(name + t.type_text + shape_text(t.shape), seed);
+  digest = xxh3(t.bytes.data(), n, digest);
+  digest = xxh3(t.bytes.data() + t.bytes.size() - n, n, digest);
+  return t.made_of == 0 ? digest : xxh3(&t.made_of, sizeof t.made_of, digest);
+}
 
 std::string shape_text(std::span<const uint64_t> shape) {
   std::string text = "[";

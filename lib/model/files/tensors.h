@@ -28,6 +28,7 @@ struct Tensor {
   // Writes a row of a matrix, as blocks or floats (`type` is kF32), where several tensors make it
   // (quantized_modules.h); `bytes` are then of one of these. Thread: any.
   std::function<void(uint64_t row, std::byte* out)> make_row{};
+  uint64_t made_of = 0;  // then: a digest of the others, and of how they are put together
 
   bool readable() const { return type.has_value() || blocks != nullptr; }
   // `n` elements from `first` on, as floats. Requires: readable(); within the tensor; whole blocks;
@@ -52,6 +53,8 @@ struct TensorSet {
   Result<const Tensor*> find(const std::string& name, std::span<const uint64_t> shape) const;
 };
 
+// Of name, format, shape and a sample of the bytes.
+uint64_t digest_of(const std::string& name, const Tensor& tensor, uint64_t seed);
 std::string shape_text(std::span<const uint64_t> shape);  // "[512, 64]"
 // Elements of a shape; none when they do not fit in 2^56.
 std::optional<uint64_t> element_count(std::span<const uint64_t> shape);

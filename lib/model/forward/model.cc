@@ -15,7 +15,6 @@ namespace mc::model {
 namespace {
 
 constexpr uint64_t kTinySeed = 20240623;
-constexpr size_t kSample = 64;  // bytes of each end of a tensor that its digest depends on
 
 std::string name_of(const std::string& path) {
   std::filesystem::path p(path);
@@ -60,6 +59,9 @@ Result<ModelFiles> open_gguf(const std::string& path) {
     MC_TRY(Gguf g, parse_gguf(file->bytes()));
     MC_TRY(ModelConfig config, gguf_config(g));
     MC_TRY(Tokenizer tokenizer, gguf_tokenizer(g));
+    if (tokenizer.vocab() > config.vocab)
+      return fail(Code::kInvalid, "the tokenizer has %u tokens, the model %u", tokenizer.vocab(),
+                  config.vocab);
     config.name = name_of(path);
     if (const std::string doubt = gguf_doubt(g, config); !doubt.empty())
       log_warn("model", "%s: %s", path.c_str(), doubt.c_str());
@@ -100,12 +102,7 @@ uint64_t ModelFiles::digest() const {
     digest = xxh3(strf("%g %g %g", c.rope.often, c.rope.seldom, c.rope.scale), digest);
   for (const double divisor : c.rope.divisors) digest = xxh3(strf("%.9g", divisor), digest);
   if (const std::string parts = describe_parts(c); !parts.empty()) digest = xxh3(parts, digest);
-  for (const auto& [name, t] : tensors.tensors) {
-    const size_t n = std::min(kSample, t.bytes.size());
-    digest = xxh3(name + t.type_text + shape_text(t.shape), digest);
-    digest = xxh3(t.bytes.data(), n, digest);
-    digest = xxh3(t.bytes.data() + t.bytes.size() - n, n, digest);
-  }
+  for (const auto& [name, t] : tensors.tensors) digest = digest_of(name, t, digest);
   return digest;
 }
 

@@ -1,5 +1,6 @@
 #include "model/forward/weights.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <memory>
@@ -106,6 +107,8 @@ TensorNames names_of(const ModelConfig& c, bool gguf) {
   return names;
 }
 
+const std::string kBias = ".bias";
+
 class WeightReader {
  public:
   WeightReader(const TensorSet& set, const ModelConfig& config, Naming naming, LayerRange wanted)
@@ -139,11 +142,32 @@ class WeightReader {
       MC_TRY_(norms(w.layers[i]));
       MC_TRY_(c_.sparse(i) ? experts(w.layers[i]) : mlp(w.layers[i]));
     }
+    if (gguf_) MC_TRY_(no_other_bias());
     return w;
   }
 
  private:
   std::string named(const char* name) const { return layer_ + name + ".weight"; }
+
+  // What is added here of a file's biases is all that it may have.
+  Result<> no_other_bias() const {
+    std::vector<std::string> added;
+    if (c_.qkv_bias())
+      for (const char* name : {names_.q, names_.k, names_.v}) added.push_back(name + kBias);
+    if (c_.parts().sigmoid) added.push_back(names_.router_bias);
+    for (const auto& [name, t] : set_.tensors) {
+      const bool in_layer = name.starts_with("blk.");
+      const std::string part = in_layer ? name.substr(name.find('.', 4) + 1) : name;
+      if (!(in_layer || name.starts_with("output")) || !name.ends_with(kBias) ||
+          std::find(added.begin(), added.end(), part) != added.end())
+        continue;
+      return fail(Code::kUnsupported,
+                  "tensor '%s': no such bias is added for this architecture; serve the model with "
+                  "an external engine",
+                  escape(name).c_str());
+    }
+    return {};
+  }
 
   Result<> attention(LayerSources& l) {
     MC_TRY(const WeightPart o, part(named(names_.output), c_.hidden, c_.q_rows()));
@@ -296,7 +320,7 @@ class WeightReader {
     std::vector<float> all;
     for (const char* name : {names_.q, names_.k, names_.v}) {
       const uint32_t rows = name == names_.q ? c_.q_rows() : c_.kv_rows();
-      MC_TRY(const auto values, vector(layer_ + name + ".bias", rows));
+      MC_TRY(const auto values, vector(layer_ + name + kBias, rows));
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
@@ -401,8 +425,10 @@ Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config
 
 DType memory_type(const TensorSet& set) {
   size_t bf16 = 0, other = 0;
-  for (const auto& [name, t] : set.tensors)
+  for (const auto& [name, t] : set.tensors) {
+    if (t.make_row && t.blocks == nullptr) return DType::kF32;  // bf16 would round its numbers
     (t.type == DType::kBf16 ? bf16 : other) += t.bytes.size();
+  }
   return bf16 > other ? DType::kBf16 : DType::kF32;
 }
 

@@ -98,7 +98,8 @@ WeightSources random_sources(const ModelConfig& config, uint64_t seed, LayerRang
 Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threads);
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
                              DType type, ThreadPool& threads, LayerRange wanted = {});
-// The format most of the bytes have: bf16 for bf16 weights, else f32.
+// The format most of the bytes have: bf16 for bf16 weights, else f32. f32 where a matrix is made as
+// floats (Tensor::make_row).
 DType memory_type(const TensorSet& tensors);
 
 Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, ThreadPool& threads,

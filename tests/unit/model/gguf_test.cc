@@ -162,6 +162,30 @@ TEST_CASE("gguf: a tokenizer of many pieces is opened in linear time") {
   CHECK(t->vocab() == kPieces);
 }
 
+TEST_CASE("gguf: a file with more tokens than rows of the embedding is refused") {
+  const auto opened = [](uint32_t vocab) {
+    const std::pair<const char*, uint32_t> sizes[] = {
+        {"vocab_size", vocab}, {"embedding_length", 4},     {"feed_forward_length", 4},
+        {"block_count", 1},    {"attention.head_count", 2}, {"context_length", 16}};
+    std::string file = "GGUF" + fixed(3, 4) + fixed(0, 8) + fixed(6 + std::size(sizes), 8);
+    file += key("general.architecture", 8, text("llama"));
+    for (const auto& [name, n] : sizes) file += key(std::string("llama.") + name, 4, fixed(n, 4));
+    file += key("tokenizer.ggml.model", 8, text("gpt2"));
+    file += key("tokenizer.ggml.pre", 8, text("gpt-2"));
+    file += key("tokenizer.ggml.merges", 9, fixed(8, 4) + fixed(0, 8));
+    file += key("tokenizer.ggml.tokens", 9,
+                fixed(8, 4) + fixed(3, 8) + text("a") + text("b") + text("c"));
+    file += key("tokenizer.ggml.token_type", 9, fixed(0, 4) + fixed(3, 8) + "\1\1\1");
+    const test::Folder folder;
+    folder.write("a.gguf", file);
+    const auto files = open_model(folder.path() + "/a.gguf");
+    return files ? "" : files.error().what;
+  };
+  CHECK(opened(3) == "");
+  CHECK(opened(4) == "");
+  CHECK(opened(2).find("the tokenizer has 3 tokens, the model 2") != std::string::npos);
+}
+
 TEST_CASE("gguf: the small model's files are its HF folder's model") {
   const std::string shared = test::shared_models();
   if (shared.empty()) return;
@@ -248,8 +272,31 @@ TEST_CASE("biases of queries, keys and values are read where the family has them
   const auto missing = weight_sources(set, c, Naming::kGguf);
   REQUIRE_FALSE(missing.has_value());
   CHECK(missing.error().what.find("attn_k.bias") != std::string::npos);
-  c.family = Family::kLlama;
+  c.family = Family::kLlama;  // adds none
+  for (const char* name : {"blk.0.attn_q.bias", "blk.0.attn_v.bias"}) {
+    const auto refused = weight_sources(set, c, Naming::kGguf);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == Code::kUnsupported);
+    CHECK(refused.error().what.find(name) != std::string::npos);
+    set.tensors.erase(name);
+  }
   CHECK(weight_sources(set, c, Naming::kGguf)->layers[0].qkv_bias.empty());
+  for (const char* name :
+       {"blk.0.attn_output.bias", "blk.0.ffn_up.bias", "output_norm.bias", "output.bias"}) {
+    add(name, {4}, 0);
+    for (const Family family : {Family::kLlama, Family::kQwen2}) {
+      if (family == Family::kQwen2)
+        for (const char* of : {"q", "k", "v"})
+          add(std::string("blk.0.attn_") + of + ".bias", {of[0] == 'q' ? 4u : 2u}, 0);
+      c.family = family;
+      const auto refused = weight_sources(set, c, Naming::kGguf);
+      REQUIRE_FALSE(refused.has_value());
+      CHECK(refused.error().what.find(std::string("'") + name) != std::string::npos);
+      for (const char* of : {"q", "k", "v"})
+        set.tensors.erase(std::string("blk.0.attn_") + of + ".bias");
+    }
+    set.tensors.erase(name);
+  }
 }
 
 TEST_CASE("gguf: a qwen2 file's configuration is under its own name") {
@@ -277,6 +324,35 @@ TEST_CASE("gguf: a qwen2 file's configuration is under its own name") {
     REQUIRE_FALSE(refused);
     CHECK(refused.error().what.find("below 1e+12") != std::string::npos);
   }
+  // What is not computed is refused by name, unless it says nothing.
+  g.metadata["qwen2.rope.scaling.type"] = std::string("yarn");
+  g.metadata["qwen2.rope.scaling.factor"] = 4.0;
+  g.metadata["qwen2.rope.scaling.original_context_length"] = int64_t{128};
+  struct Only {
+    const char* name;
+    double same, other;
+  };
+  for (const Only& o : {Only{"qwen2.attention.temperature_scale", 0, 0.1},
+                        Only{"qwen2.rope.scaling.attn_factor", 1, 1.5},
+                        Only{"qwen2.rope.scaling.yarn_attn_factor", 1, 0.8},
+                        Only{"qwen2.rope.scaling.yarn_ext_factor", 1, 0}}) {
+    CAPTURE(o.name);
+    Gguf one = g;
+    one.metadata[o.name] = o.same;
+    CHECK(gguf_config(one));
+    one.metadata[o.name] = o.other;
+    const auto refused = gguf_config(one);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == Code::kUnsupported);
+    CHECK(refused.error().what.find(o.name) != std::string::npos);
+  }
+  CHECK(gguf_config(g)->rope.often == 32);
+  g.metadata["qwen2.rope.scaling.yarn_beta_fast"] = 16.0;
+  g.metadata["qwen2.rope.scaling.yarn_beta_slow"] = 2.0;
+  CHECK(gguf_config(g)->rope.often == 16);
+  CHECK(gguf_config(g)->rope.seldom == 2);
+  g.metadata["qwen2.rope.scaling.yarn_beta_slow"] = 16.0;
+  CHECK(gguf_config(g).error().what.find("yarn_beta_slow") != std::string::npos);
   g.metadata["general.architecture"] = std::string("mamba");
   CHECK(gguf_config(g).error().what.find("'mamba'") != std::string::npos);
 }

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/random.h"
+#include "model/forward/model.h"
 
 using namespace mc;
 using namespace mc::model;
@@ -216,4 +217,43 @@ TEST_CASE("quantized modules: what is not read, or does not fit together, is ref
   Made alone;
   alone.add("a.weight", "F8_E4M3", {2, 2}, std::vector<uint8_t>(4));
   CHECK(mentions(refusal(Json{{"quant_method", "fp8"}}, alone.set), "no scales"));
+}
+
+TEST_CASE("quantized modules: the digest is of all tensors that make a weight") {
+  const Integers m(128, 24, 2, 4, true);
+  const auto digest = [&](const char* form, int64_t group, auto change) {
+    Made made;
+    add_gptq(made, m, true);
+    change(made);
+    const auto joined = join_quantized_modules(
+        {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", group}, {"checkpoint_format", form}},
+        made.set);
+    REQUIRE_MESSAGE(joined.has_value(), joined.error().what);
+    const ModelConfig c = tiny_config();
+    return ModelFiles{c, Tokenizer::bytes_only(c.vocab), made.set, {}, {}}.digest();
+  };
+  const auto nothing = [](Made&) {};
+  const uint64_t same = digest("gptq", 64, nothing);
+  CHECK(digest("gptq", 64, nothing) == same);
+  CHECK(digest("gptq_v2", 64, nothing) != same);
+  CHECK(digest("gptq", 64, [](Made& made) { made.set.tensors.erase("a.g_idx"); }) != same);
+  Integers other = m;
+  other.scale[0] ^= 1;
+  other.zero[0] ^= 1;
+  CHECK(digest("gptq", 64, [&](Made& made) {
+          made.add("a.scales", "F16", {m.groups, m.outputs}, other.scale);
+        }) != same);
+  CHECK(digest("gptq", 64, [&](Made& made) {
+          made.add("a.qzeros", "I32", {m.groups, m.outputs / 8},
+                   words_along(other.zero, m.bits, kInOrder));
+        }) != same);
+}
+
+TEST_CASE("quantized modules: numbers read as floats stay f32 beside any amount of bf16") {
+  Made made;
+  made.add("a.weight", "F8_E4M3", {2, 4}, std::vector<uint8_t>(8));
+  made.add("a.weight_scale", "F32", {1}, std::vector<float>(1));
+  made.add("embedding.weight", "BF16", {100, 4}, std::vector<uint16_t>(400));
+  CHECK(join_quantized_modules({{"quant_method", "fp8"}}, made.set));
+  CHECK(memory_type(made.set) == DType::kF32);
 }
