@@ -52,6 +52,7 @@ expect 2 sim --queue-timeout -1s
 expect 2 sim --fault p7@5s
 grep -q "fault p7@5s: no node 'p7': there are p0 to p1 and d0 to d1" "$T/err" || die "$(cat "$T/err")"
 expect 0 sim --cpp-group 2 --rack-nodes 2 --rack-latency 2ms
+expect 0 sim --rack-nodes 4294967296 --rack-latency 1ms
 expect 2 sim --cpp-group 3
 
 # Gates, and what makes no sense.

@@ -99,7 +99,7 @@ class Cluster {
   uint64_t block() const { return trace_.block_tokens; }
   uint64_t cache_blocks() const { return o_.cache_tokens * o_.cpp_group / block(); }
   uint32_t rack(uint32_t node) const {
-    return o_.rack_nodes == 0 ? 0 : node / static_cast<uint32_t>(o_.rack_nodes);
+    return o_.rack_nodes == 0 ? 0 : static_cast<uint32_t>(node / o_.rack_nodes);
   }
   Duration way(uint32_t a, uint32_t b) const {  // in addition to the time that bandwidth takes
     return rack(a) != rack(b) ? o_.rack_latency : Duration{0};

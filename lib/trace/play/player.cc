@@ -16,6 +16,13 @@ Result<> check_positive(const char* what, double v) {
   return fail(Code::kInvalid, "%s is %s: want a number above 0", what, number_text(v).c_str());
 }
 
+Result<> check_cv(double v) {
+  if (v >= 1e-6 && v <= 1e6) return {};
+  return fail(Code::kInvalid,
+              "the CV of gamma:CV is %s: want a number from 1e-06 to 1e+06; for even gaps, uniform",
+              number_text(v).c_str());
+}
+
 Result<> check(const PlayOptions& o) {
   if (o.arrival == Arrival::kTrace) {
     if (o.speed != 0) MC_TRY_(check_positive("--speed", o.speed));
@@ -26,7 +33,7 @@ Result<> check(const PlayOptions& o) {
                   "--speed %s and --qps %s both set when requests come: leave one out",
                   number_text(o.speed).c_str(), number_text(o.qps).c_str());
   }
-  if (o.arrival == Arrival::kGamma) MC_TRY_(check_positive("the CV of gamma:CV", o.cv));
+  if (o.arrival == Arrival::kGamma) MC_TRY_(check_cv(o.cv));
   if (o.window_from_s < 0 || (o.window_to_s && *o.window_to_s <= o.window_from_s))
     return fail(Code::kInvalid, "--window %s:%s is empty", number_text(o.window_from_s).c_str(),
                 o.window_to_s ? number_text(*o.window_to_s).c_str() : "");
@@ -59,7 +66,7 @@ Result<> parse_arrival(std::string_view text, PlayOptions& options) {
   } else if (text.starts_with("gamma:")) {
     options.arrival = Arrival::kGamma;
     MC_TRY(options.cv, parse_number(text.substr(6)));
-    MC_TRY_(check_positive("the CV of gamma:CV", options.cv));
+    MC_TRY_(check_cv(options.cv));
   } else {
     return fail(Code::kInvalid, "arrival '%s': want trace, poisson, uniform or gamma:CV",
                 escape(text).c_str());

@@ -16,6 +16,8 @@ namespace {
 
 using ull = unsigned long long;
 
+constexpr double kSecondsMax = static_cast<double>(kTimestampMax / 1000);
+
 struct Row {
   double at_s = 0;
   uint64_t input = 0, output = 0;
@@ -113,9 +115,11 @@ class Reader {
     if (row && row->output == 0 && !format_->date)
       row = fail(Code::kInvalid, "%s is 0: a request that failed", format_->columns[2]);
     if (row) {
-      if (rows_.size() >= kRecordsMax)
-        return fail(Code::kNoSpace, "%s:%llu: more than %llu rows; use --limit",
-                    trace_.name.c_str(), static_cast<ull>(number), static_cast<ull>(kRecordsMax));
+      blocks_ += blocks(row->input, kBlockTokens);
+      if (rows_.size() >= kRecordsMax || blocks_ > kBlocksMax)
+        return fail(Code::kNoSpace, "%s:%llu: more than %llu rows or %llu blocks; use --limit",
+                    trace_.name.c_str(), static_cast<ull>(number), static_cast<ull>(kRecordsMax),
+                    static_cast<ull>(kBlocksMax));
       if (!rows_.empty() && row->at_s < rows_.back().at_s) ++trace_.out_of_order;
       rows_.push_back(*row);
       return {};
@@ -150,11 +154,11 @@ class Reader {
         return fail(Code::kInvalid, "no %s in %zu fields", name, f.size());
       const std::string_view text = f[column_[c]];
       const auto n = c == 0 && format_->date ? date_seconds(text) : plain(text);
-      if (!n || !std::isfinite(*n) || *n < 0)
+      if (!n || !std::isfinite(*n) || *n < 0 || (c == 0 && *n > kSecondsMax))
         return fail(Code::kInvalid, "%s is '%s': want %s", name, escape(text).c_str(),
                     c > 0           ? "a number of tokens"
-                    : format_->date ? "a time as 2023-11-16 18:15:46.68"
-                                    : "seconds");
+                    : format_->date ? "a time as 2023-11-16 18:15:46.68, before 2109"
+                                    : "seconds, 4398046511 at most");
       if (c == 0) {
         row.at_s = *n;
         continue;
@@ -205,6 +209,7 @@ class Reader {
   CsvOptions options_;
   Trace trace_;
   std::vector<Row> rows_;
+  uint64_t blocks_ = 0;  // of their prompts
   const Format* format_ = nullptr;
   std::array<size_t, 3> column_{};
 };

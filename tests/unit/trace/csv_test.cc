@@ -84,6 +84,18 @@ TEST_CASE("errors name the line, the field and the wanted value") {
   CHECK(row("2023-11-16 18:17:03,5\n").find("no GeneratedTokens in 2 fields") != std::string::npos);
   CHECK(row("2023-11-16 18:17:03,1e300,5\n").find("want a whole number") != std::string::npos);
   CHECK(row("").find("holds no requests") != std::string::npos);
+  CHECK(row("9999-01-01 00:00:00,5,5\n").find("before 2109") != std::string::npos);
+  CHECK(error("Timestamp,Request tokens,Response tokens\n0,5,5\n1e16,5,5\n")
+            .find("t.csv:3: Timestamp is '1e16': want seconds, 4398046511 at most") == 0);
+}
+
+TEST_CASE("rows of more blocks than a trace may have are refused") {
+  std::string text = "Timestamp,Request tokens,Response tokens\n";
+  for (uint64_t i = 0; i <= kBlocksMax / (kLengthMax / kBlockTokens); ++i) text += "1,10000000,1\n";
+  const auto t = parse_csv(text, "t.csv", {});
+  REQUIRE(!t);
+  CHECK(t.error().code == Code::kNoSpace);
+  CHECK(t.error().what.find("100000000 blocks; use --limit") != std::string::npos);
 }
 
 TEST_CASE("the published log of a service is read whole") {

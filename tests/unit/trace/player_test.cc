@@ -107,6 +107,15 @@ TEST_CASE("invalid options are refused") {
   CHECK(!parse_arrival("sometimes", o));
   CHECK(!parse_arrival("gamma:0", o));
   CHECK(!parse_arrival("gamma:", o));
+  for (const char* cv : {"gamma:1e-170", "gamma:1e200", "gamma:nan"}) CHECK(!parse_arrival(cv, o));
+}
+
+TEST_CASE("gamma arrivals of the smallest and the largest CV come to an end") {
+  for (const char* cv : {"gamma:1e-6", "gamma:1e6"}) {
+    PlayOptions o{.qps = 10};
+    REQUIRE(parse_arrival(cv, o));
+    CHECK(schedule(every_second(100), o));
+  }
 }
 
 TEST_CASE("prompts have exact lengths, tokens of the vocabulary, and follow their ids") {
