@@ -122,8 +122,8 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
         for (Leaving& l : leaving_)
           if (l.may_return && l.node->ref.name == node) l.held.push_back(Tombstones::hash_of(name));
       },
-      [this](const std::string& name, const DiskObjects::OnDisk& disk, Time when) {
-        lost(name, disk, when);
+      [this](const std::string& name, const DiskObjects::OnDisk& disk, Time when, bool with_node) {
+        note_disk(name, disk, when, with_node ? kLostWithNode : "its disk has given it up");
       });
 }
 

@@ -72,6 +72,8 @@ struct MasterOptions {
   Result<> check() const;
 };
 
+inline constexpr const char* kLostWithNode = "lost: its node is gone";  // of events
+
 inline Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
 
 class Master {
@@ -273,9 +275,10 @@ class Master {
   // `tier`: the fastest that has the object after the event.
   void note(EventKind kind, const Object& object, Time now, const char* reason = "",
             EventTier tier = EventTier::kMemory);
-  void note_disk(const std::string& name, const DiskObjects::OnDisk& disk, Time now,
+  // Notes the removal of an object from all disks. Returns: false, and does nothing, if memory has
+  // it.
+  bool note_disk(const std::string& name, const DiskObjects::OnDisk& disk, Time now,
                  const char* reason);
-  void lost(const std::string& name, const DiskObjects::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
   Object* recording_of(const PendingOrder& pending);
   void recorded(const PendingOrder& pending, Time now);
@@ -329,7 +332,8 @@ class Master {
   Result<uint64_t> start_copy(Object& object, const PlacementRequest& request,
                               const Member* move_from, Time now);
   void end_task(uint64_t id, Task& task, Error error);  // keeps its state for task-info
-  void copied(uint64_t id, Time now);                   // the target recorded the copy
+  void give_back(const Task& task, const Replica& at);
+  void copied(uint64_t id, Time now);  // the target recorded the copy
   void retire(Object& object, const Member& node, Time now);
   void drain_on(const NodeId& name, DrainJob& job, Time now);
   void drain_memory(const NodeId& name, Member& node, DrainJob& job, Time now);

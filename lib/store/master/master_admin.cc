@@ -43,6 +43,8 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
     else if (m.ttl_ms > 0 && pin != Pin::kNone)
       until = now + std::chrono::milliseconds(std::min(m.ttl_ms, kPinMaxMs));
     dequeue(*object);
+    // It stays when the disk has it.
+    evicting_.end(disk_name(tenant, m.keys[i]));
     set_config(*object, object->cls, pin, until, {});
     enqueue(*object);
     // The nodes record it too, for the next master.

@@ -79,7 +79,7 @@ bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::stri
   if (!elsewhere && (object == nullptr || !stays_in_memory(*object, now))) return false;
   ++job.moved;
   job.moved_bytes += disk->bytes;
-  tier_.forget_copy(node, name);
+  tier_.forget_copy(node, name, now);
   return true;
 }
 
@@ -113,7 +113,7 @@ void Master::brought(const NodeId& node, const std::string& name, Code code, Tim
   if (it == drains_.end() || it->second.bringing.erase(name) == 0) return;
   DrainJob& job = it->second;
   job.next_disk = code == Code{} ? now : now + kScanAgain;
-  if (code == Code::kNotFound) tier_.forget_copy(node, name);
+  if (code == Code::kNotFound) tier_.forget_copy(node, name, now);
   if (drained_off_disk(node, job, name, now))
     job.why.clear();
   else if (code != Code{})

@@ -3,7 +3,6 @@
 
 namespace mc::store {
 namespace {
-constexpr const char* kLost = "lost: its node is gone";
 constexpr uint64_t kNodesSeenMax = 4096;
 constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 }  // namespace
@@ -191,12 +190,6 @@ void Master::track_departure(const Member& node) {
   tombstones_.left(name, next_generation(), std::move(held), true);
 }
 
-// An object's last disk copy was lost with its node.
-void Master::lost(const std::string& name, const DiskObjects::OnDisk& disk, Time now) {
-  const auto [tenant, key] = parts_of(name);
-  if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
-}
-
 // Its objects leave the table a bounded number at a time, and at once if a call asks for one. So no
 // call finds a lost replica, and none waits while a million of them go.
 void Master::drop_node(const NodeId& name, Time now, bool may_return) {
@@ -241,7 +234,8 @@ bool Master::drop_gone_replicas(Object& object) {
     if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
     if (object.state == ObjectState::kComplete) {
       const bool disk = on_disk(object.tenant, object.key());
-      note(disk ? EventKind::kMoved : EventKind::kRemoved, object, l.when, kLost, EventTier::kDisk);
+      note(disk ? EventKind::kMoved : EventKind::kRemoved, object, l.when, kLostWithNode,
+           EventTier::kDisk);
     }
     erase(object);
     return false;

@@ -26,13 +26,13 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Outcome& answer = acks->reply().items[i];
     Object* object = find_complete(tenant, m.keys[i]);
-    const bool there = object == nullptr && on_disk(tenant, m.keys[i]);
+    const std::string name = disk_name(tenant, m.keys[i]);
+    const auto disk = object == nullptr ? tier_.objects().find(name) : std::nullopt;
     if (auto key = check_object_key(m.keys[i]); !key) {
       answer = Outcome::of(key);
-    } else if (object == nullptr &&
-               tier_.forget(disk_name(tenant, m.keys[i]), tell_gone(acks, i, m.keys[i]))) {
-      totals_.removed += there ? 1 : 0;
-      add_tombstone(disk_name(tenant, m.keys[i]), now);
+    } else if (object == nullptr && tier_.forget(name, tell_gone(acks, i, m.keys[i]))) {
+      if (disk && note_disk(name, *disk, now, "removed")) ++totals_.removed;
+      add_tombstone(name, now);
       continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);

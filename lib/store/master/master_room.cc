@@ -22,12 +22,13 @@ bool Master::may_go(const Object& object, const Need& need, Time now) const {
     useful = useful || ((need.draining || !r.node->draining) && members_.healthy(*r.node, now));
   });
   if (!useful) return false;
-  const auto group = together_with(object);
-  return std::none_of(group.begin(), group.end(), [&](Id id) {
-    const Object& o = table_[id];
+  const auto stays = [&](const Object& o) {
     return o.state == ObjectState::kComplete &&
-           (leases_.held(o, now) || o.pin == Pin::kHard || o.cls == ObjectClass::kContext);
-  });
+           (leases_.held(o, now) || Tenants::stays(o.cls, o.pin));
+  };
+  const auto group = together_with(object);
+  return !stays(object) &&
+         std::none_of(group.begin(), group.end(), [&](Id id) { return stays(table_[id]); });
 }
 
 void Master::Evicting::add(std::string name, uint64_t frees, Tenant& tenant) {

@@ -33,10 +33,9 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& requ
                   [&](const Replica& r) { return r.node->ref.name == request.prefer; }))
     return fail(Code::kExists, "key '%s': node %s has one already", escape(object.key()).c_str(),
                 escape(request.prefer).c_str());
-  const bool stays = Tenants::stays(object.cls, object.pin);
   if (move_from == nullptr)
-    MC_TRY_(tenants_.may_add(object.tenant, group_of(object), stays,
-                             used.front().node->space.rounded(object.bytes), members_.capacity()));
+    MC_TRY_(tenants_.may_copy(object, group_of(object),
+                              used.front().node->space.rounded(object.bytes), members_.capacity()));
   const auto source = std::find_if(used.begin(), used.end(), [&](const Replica& r) {
     return members_.healthy(*r.node, now) && (move_from == nullptr || r.node == move_from);
   });
@@ -105,7 +104,6 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
     return fail(Code::kStale, "task %llu of node '%s' is not running",
                 static_cast<unsigned long long>(m.task), escape(m.node).c_str());
   Task& task = it->second;
-  ObjectRecord record;
   const Replica at{node, task.range, task.generation};
   const Object* object = find_complete(task.tenant, task.key);
   const bool same =
@@ -117,16 +115,22 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
     finish(now);
     return rpc::Empty{};
   }
-  Object gone;  // only for record_of()
-  gone.bytes = task.bytes;
-  record = record_of(gone, at);
-  record.key = task.key;
-  forget(at, std::move(record));
+  give_back(task, at);
   if (same && m.outcome.code == static_cast<uint8_t>(Code::kCorrupt))
     check_replica(*object, task.source, {}, now);
   end_task(m.task, task, {Code::kUnavailable, same ? m.outcome.what : "removed meanwhile"});
   finish(now);
   return rpc::Empty{};
+}
+
+// Gives up the target's range of a copy that failed. The object may be gone.
+void Master::give_back(const Task& task, const Replica& at) {
+  Object object;  // only for record_of()
+  object.tenant = task.tenant;
+  object.bytes = task.bytes;
+  ObjectRecord record = record_of(object, at);
+  record.key = task.key;
+  forget(at, std::move(record));
 }
 
 void Master::copied(uint64_t id, Time now) {
@@ -142,19 +146,13 @@ void Master::copied(uint64_t id, Time now) {
   if (fits) each_replica(*object, [&](const Replica& r) { fits = fits && r.node != node; });
   std::string why = "removed meanwhile";
   if (fits && !task.move) {
-    const auto may = tenants_.may_add(object->tenant, group_of(*object),
-                                      Tenants::stays(object->cls, object->pin),
-                                      node->space.rounded(object->bytes), members_.capacity());
+    const auto may = tenants_.may_copy(*object, group_of(*object),
+                                       node->space.rounded(object->bytes), members_.capacity());
     fits = may.has_value();
     if (!may) why = may.error().what;
   }
   if (!fits) {
-    Object gone;
-    gone.bytes = task.bytes;
-    ObjectRecord record = record_of(gone, at);
-    record.key = task.key;
-    record.generation = task.generation;
-    forget(at, std::move(record));
+    give_back(task, at);
     return end_task(id, task, {Code::kUnavailable, std::move(why)});
   }
   add_replica(*object, at);

@@ -70,18 +70,23 @@ void Master::add_tombstone(const std::string& name, Time now) {
     tombstones_.add(name, next_generation());
 }
 
-// Whether a mounting node must forget this object of its disk.
+// Whether a mounting node must forget this object of its disk. Of two contents the later put stays.
 bool Master::refused(const NodeId& node, const TierObject& o) {
   if (tombstones_.dead(node, o.name, o.generation)) return true;
-  const auto [tenant, key] = parts_of(o.name);
-  const Object* object = find_complete(tenants_.get(tenant).value_or(0), key);
+  const auto [name, key] = parts_of(o.name);
+  const auto tenant = tenants_.get(name);
+  Object* const object = tenant ? find_complete(*tenant, key) : nullptr;
   const auto differs = [&](const auto& other) {
     return other.bytes != o.bytes || other.checksum != o.checksum;
   };
-  if (object != nullptr) return differs(*object);
+  if (object != nullptr && !differs(*object)) return false;
+  if (object != nullptr && object->generation >= o.generation) return true;
   // The older of two contents must not return after the newer one is gone.
   const auto disk = tier_.objects().find(o.name);
   if (disk && differs(*disk)) tombstones_.add(o.name, std::max(disk->newest(), o.generation));
+  if (object == nullptr) return false;
+  tombstones_.add(o.name, o.generation);
+  release(*object, {});
   return false;
 }
 
@@ -249,6 +254,8 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   for (const std::string& key : keys) {
     ++reply.removed;
     ++totals_.removed;
+    if (const auto disk = tier_.objects().find(space + key))
+      note_disk(space + key, *disk, now, "removed");
     add_tombstone(space + key, now);
     tier_.forget(space + key, {});
   }
@@ -287,12 +294,14 @@ Master::Offload Master::offload(const Object& object, Time now) {
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
 }
 
-// Logs the removal of an object that only disks held.
-void Master::note_disk(const std::string& name, const DiskObjects::OnDisk& disk, Time now,
+bool Master::note_disk(const std::string& name, const DiskObjects::OnDisk& disk, Time now,
                        const char* reason) {
+  auto [tenant, key] = parts_of(name);
+  if (find_complete(tenants_.find(tenant), key) != nullptr) return false;
   Event& event = events_.add();
   event.kind = static_cast<uint8_t>(EventKind::kRemoved);
-  std::tie(event.tenant, event.key) = parts_of(name);
+  event.tenant = std::move(tenant);
+  event.key = std::move(key);
   if (event.tenant.empty()) event.tenant = tenants_[0].name;
   event.bytes = disk.bytes;
   event.checksum = disk.checksum;
@@ -300,6 +309,7 @@ void Master::note_disk(const std::string& name, const DiskObjects::OnDisk& disk,
   event.reason = reason;
   event.at_ms = wall_ms(now);
   event.tier = static_cast<uint8_t>(EventTier::kUntold);
+  return true;
 }
 
 // Removes the tenant's own disk objects if its disk quota requires it: oldest first, but no living
@@ -316,12 +326,9 @@ bool Master::within_disk_quota(const Object& object, Time now) {
              (o.keep_until_s != 0 && o.keep_until_s <= now_s);
     });
     if (!victim) return false;
-    const ObjectKey key = parts_of(*victim).second;
     const auto disk = tier_.objects().find(*victim);
-    if (disk && find_complete(object.tenant, key) == nullptr) {
-      note_disk(*victim, *disk, now, "evicted: its tenant is at its quota of the disks");
+    if (disk && note_disk(*victim, *disk, now, "evicted: its tenant is at its quota of the disks"))
       ++totals_.evicted_objects;
-    }
     tier_.forget(*victim, {});
   }
   return true;
@@ -356,7 +363,7 @@ void Master::offloaded(const std::string& name, Generation generation, bool stor
   Object* object = find_complete(tenants_.find(tenant), key);
   if (object == nullptr) return;
   const bool same = stored && object->generation == generation;
-  if (!same || leases_.held(*object, now)) return enqueue(*object);
+  if (!same || !may_go(*object, {}, now)) return enqueue(*object);
   ++totals_.offloaded;
   (void)drop(*object, "", now);
 }

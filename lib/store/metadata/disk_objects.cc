@@ -155,14 +155,17 @@ void DiskObjects::add(uint32_t holder, const TierObject& o) {
   space.used += o.bytes;
 }
 
-bool DiskObjects::remove(uint32_t holder, std::string_view name, Generation generation) {
+std::optional<DiskObjects::OnDisk> DiskObjects::remove(uint32_t holder, std::string_view name,
+                                                       Generation generation) {
   Entry* const object = lookup(name);
-  if (object == nullptr) return false;
+  if (object == nullptr) return std::nullopt;
   const Id copy = copy_on(*object, holder);
-  if (copy == kNoId || copies_[copy].generation != generation) return false;
+  if (copy == kNoId || copies_[copy].generation != generation) return std::nullopt;
   erase_copy(copy);
-  if (object->copies == kNoId) erase(*object);
-  return true;
+  if (object->copies != kNoId) return std::nullopt;
+  const OnDisk gone = on_disk(*object);
+  erase(*object);
+  return gone;
 }
 
 std::vector<DiskObjects::Copy> DiskObjects::take(std::string_view name) {

@@ -59,7 +59,8 @@ class DiskObjects {
   // ---- changes
   // Requires: an entry of that name with a copy agrees in size and checksum.
   void add(uint32_t holder, const TierObject& object);
-  bool remove(uint32_t holder, std::string_view name, Generation generation);
+  // Returns: the object, if that was its last copy.
+  std::optional<OnDisk> remove(uint32_t holder, std::string_view name, Generation generation);
   std::vector<Copy> take(std::string_view name);  // removes all copies
   // Adds to what the name's space uses, or takes from it: for writes under way.
   void charge(std::string_view name, uint64_t bytes, bool more);

@@ -48,7 +48,7 @@ DiskReplicaIndex::DiskReplicaIndex(uint64_t queue_max) : queue_max_(queue_max) {
         if (left_) left_(holders_[holder]->node.name, name);
       },
       [this](uint32_t holder, const std::string& name, const DiskObjects::OnDisk& object) {
-        if (lost_) lost_(name, object, holders_[holder]->dropped_at);
+        if (lost_) lost_(name, object, holders_[holder]->dropped_at, true);
       });
 }
 DiskReplicaIndex::~DiskReplicaIndex() = default;
@@ -121,12 +121,14 @@ bool DiskReplicaIndex::report(const TierReport& m, Time now) {
   Holder* const h = holder_of(m.node);
   if (h == nullptr) return false;
   for (const TierResult& r : m.results) {
-    if (r.event == static_cast<uint8_t>(TierEvent::kGone)) {
-      objects_.remove(h->number, r.name, r.generation);
-      h->end_forget(r.name, r.generation);
-    } else if (r.event == static_cast<uint8_t>(TierEvent::kNotGone)) {
-      objects_.remove(h->number, r.name, r.generation);
-      h->fail_forget(r.name, r.generation, code_from_wire(r.code));
+    const bool gone = r.event == static_cast<uint8_t>(TierEvent::kGone);
+    if (gone || r.event == static_cast<uint8_t>(TierEvent::kNotGone)) {
+      const auto last = objects_.remove(h->number, r.name, r.generation);
+      if (last && lost_) lost_(r.name, *last, now, false);
+      if (gone)
+        h->end_forget(r.name, r.generation);
+      else
+        h->fail_forget(r.name, r.generation, code_from_wire(r.code));
     } else if (r.event == static_cast<uint8_t>(TierEvent::kBrought)) {
       if (brought_) brought_(m.node, r.name, Code{}, now);
     } else if (r.event == static_cast<uint8_t>(TierEvent::kNotBrought)) {
@@ -316,12 +318,13 @@ bool DiskReplicaIndex::bring(const NodeId& node, const std::string& name) {
   return true;
 }
 
-void DiskReplicaIndex::forget_copy(const NodeId& node, const std::string& name) {
+void DiskReplicaIndex::forget_copy(const NodeId& node, const std::string& name, Time now) {
   Holder* const h = holder_of(node);
   const auto generation = h == nullptr ? std::nullopt : objects_.held(h->number, name);
   if (!generation) return;
   order_forget(*h, name, *generation, std::make_shared<Forgetting>());
-  objects_.remove(h->number, name, *generation);
+  const auto last = objects_.remove(h->number, name, *generation);
+  if (last && lost_) lost_(name, *last, now, false);
 }
 
 std::vector<DiskReplicaIndex::HolderStat> DiskReplicaIndex::stat() const {

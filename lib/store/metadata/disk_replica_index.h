@@ -62,10 +62,10 @@ class DiskReplicaIndex {
   size_t go_on_dropping(size_t most);
   bool dropping(const NodeId& node) const;  // copies of a mount that was dropped are left
   // `left`: of each name that a dropped node held, or may have written. It may bring them back.
-  // `lost`: an object's last copy was lost with its node, at `when`.
-  void on_loss(
-      std::function<void(const NodeId&, const std::string& name)> left,
-      std::function<void(const std::string& name, const DiskObjects::OnDisk&, Time when)> lost) {
+  // `lost`: an object's last copy went at `when`: with its node, or its disk has it no more.
+  using Lost = std::function<void(const std::string& name, const DiskObjects::OnDisk&, Time when,
+                                  bool with_node)>;
+  void on_loss(std::function<void(const NodeId&, const std::string& name)> left, Lost lost) {
     left_ = std::move(left);
     lost_ = std::move(lost);
   }
@@ -87,7 +87,7 @@ class DiskReplicaIndex {
   std::vector<std::pair<std::string, Generation>> forgetting(const NodeId& node) const;
   bool empty(const NodeId& node) const;  // and no forget is pending
   bool bring(const NodeId& node, const std::string& name);
-  void forget_copy(const NodeId& node, const std::string& name);
+  void forget_copy(const NodeId& node, const std::string& name, Time now);
   using Brought = std::function<void(const NodeId&, const std::string& name, Code, Time now)>;
   void on_brought(Brought callback) { brought_ = std::move(callback); }
 
@@ -133,7 +133,7 @@ class DiskReplicaIndex {
   Offloaded offloaded_;
   Brought brought_;
   std::function<void(const NodeId&, const std::string&)> left_;
-  std::function<void(const std::string&, const DiskObjects::OnDisk&, Time)> lost_;
+  Lost lost_;
 };
 
 }  // namespace mc::store

@@ -124,6 +124,18 @@ Result<> Tenants::may_add(uint16_t tenant, const Group* group, bool stays, uint6
   return may_pin(tenant, bytes + (group != nullptr ? group->bytes : 0), capacity);
 }
 
+Result<> Tenants::may_copy(const Object& object, const Group* group, uint64_t bytes,
+                           uint64_t capacity) const {
+  const Tenant& t = *all_[object.tenant];
+  if (t.quota == 0 || t.used + bytes <= t.quota)
+    return may_add(object.tenant, group, stays(object.cls, object.pin), bytes, capacity);
+  return fail(Code::kNoSpace,
+              "tenant '%s' is at its quota: %s of %s used, %s more is beyond it: remove some, or "
+              "raise --tenant-quotas",
+              escape(t.name).c_str(), rounded_bytes_text(t.used).c_str(),
+              rounded_bytes_text(t.quota).c_str(), rounded_bytes_text(bytes).c_str());
+}
+
 Result<> Tenants::may_pin(uint16_t tenant, uint64_t more, uint64_t capacity) const {
   const Tenant& t = *all_[tenant];
   const auto within = [&](double share, uint64_t pinned) {

@@ -86,6 +86,9 @@ class Tenants {
   // kNoSpace, if more is pinned then than the shares of a pool of `capacity` bytes allow.
   Result<> may_add(uint16_t tenant, const Group* group, bool stays, uint64_t bytes,
                    uint64_t capacity) const;
+  // The same for another replica of an object, which must keep within its tenant's quota, too.
+  Result<> may_copy(const Object& object, const Group* group, uint64_t bytes,
+                    uint64_t capacity) const;
   // The same for `more` pinned bytes.
   Result<> may_pin(uint16_t tenant, uint64_t more, uint64_t capacity) const;
 

@@ -266,6 +266,54 @@ TEST_CASE("an old content does not come back after the newer one was evicted or 
   CHECK(c.has("same"));
 }
 
+TEST_CASE("the next master keeps the newer of two contents, whether memory or a disk has it") {
+  for (const bool memory_is_newer : {true, false}) {
+    CAPTURE(memory_is_newer);
+    FakeCluster c;
+    c.add("a", 64 * kPage);
+    REQUIRE(c.put("k", 100, 1) == kDone);
+    const Generation in_memory = c.get("k").generation;
+    c.restart_master(kEpoch + 100);  // the node of the memory is back first
+    REQUIRE(c.has("k"));
+    c.add("b", 64 * kPage);
+    FakeDisk disk{c, "b"};
+    disk.objects["k"] = {
+        "k", kPage, 2, Generation{memory_is_newer ? in_memory.n - 1 : in_memory.n + 1}, 0, 0};
+    disk.mount();
+    c.pump();
+    disk.work();
+    REQUIRE(c.has("k"));
+    CHECK(c.get("k").checksum == (memory_is_newer ? 1 : 2));
+    CHECK(disk.objects.size() == (memory_is_newer ? 0 : 1));
+    CHECK(c.nodes["a"]->directory.objects() == (memory_is_newer ? 1 : 0));
+    // The older one does not return with a third node after the newer one is gone.
+    c.add("c", 64 * kPage);
+    FakeDisk late{c, "c"};
+    late.objects["k"] = {"k", kPage, 3, Generation{in_memory.n - 1}, 0, 0};
+    late.mount();
+    late.work();
+    CHECK(late.objects.empty());
+  }
+}
+
+TEST_CASE("a disk's object of a tenant too many is not taken for one of the default tenant") {
+  FakeCluster c;
+  c.add("a", 64 * kPage);
+  REQUIRE(c.put("k", 100, 1) == kDone);
+  FakeDisk disk{c, "a"};
+  const auto theirs = [](const std::string& tenant) { return tenant + '\0' + "k"; };
+  for (size_t i = 1; i < Tenants::kMax; ++i) {
+    const std::string name = theirs("t" + std::to_string(i));
+    disk.objects[name] = on_disk(name, i);
+  }
+  const std::string late = theirs("z");
+  disk.objects[late] = on_disk(late, Tenants::kMax, 2);
+  disk.mount();
+  disk.work();
+  CHECK(disk.objects.count(late) == 1);
+  CHECK(c.get("k").checksum == 1);
+}
+
 TEST_CASE("a removal that waits for a holder that dies holds when it returns") {
   FakeCluster c;
   c.add("a", 64 * kPage);
@@ -409,6 +457,45 @@ TEST_CASE("a loss with a node is one event, and none if another copy exists") {
     lost.push_back(e.key);
   }
   CHECK(lost == std::vector<std::string>{"memory", "disk-only"});
+}
+
+TEST_CASE("what leaves its last disk is an event, and none while memory or a disk has it") {
+  FakeCluster c;
+  c.add("a", 64 * kPage);
+  c.add("b", 64 * kPage);
+  FakeDisk a{c, "a"}, b{c, "b"};
+  for (const char* key : {"removed", "prefix/1", "evicted", "gone", "both", "memory"})
+    a.objects[key] = on_disk(key, 1);
+  b.objects["both"] = on_disk("both", 1);
+  a.mount();
+  b.mount();
+  PutStart promoted;
+  promoted.promote = true;
+  REQUIRE(c.put(promoted, "memory", kPage) == kDone);
+  const uint64_t from = c.master->events().next();
+  CHECK(!c.remove("removed"));  // answered once the disk has forgotten it
+  REQUIRE(c.master->handle(RemovePrefix{"prefix/", {}, false, {}}, c.now)->removed == 1);
+  for (const char* key : {"evicted", "both", "memory"}) {
+    a.report(TierEvent::kGone, a.objects[key]);
+    a.objects.erase(key);
+  }
+  a.work();
+  // A drain meets one that its disk has lost.
+  REQUIRE(c.master->handle(Drain{"a", static_cast<uint8_t>(DrainAction::kStart)}, c.now));
+  a.report(TierEvent::kNotBrought, a.objects["gone"], Code::kNotFound);
+  a.work();
+  const auto replay = c.master->handle(Replay{from, 100}, c.now);
+  REQUIRE(replay);
+  std::vector<std::string> gone;
+  for (const Event& e : replay->events) {
+    CHECK(e.kind == static_cast<uint8_t>(EventKind::kRemoved));
+    gone.push_back(e.key + ": " + e.reason);
+  }
+  CHECK(gone == std::vector<std::string>{"removed: removed", "prefix/1: removed",
+                                         "evicted: its disk has given it up",
+                                         "gone: its disk has given it up"});
+  CHECK(c.has("both"));
+  CHECK(c.has("memory"));
 }
 
 TEST_CASE("a wrong quota is refused under the name of its option") {

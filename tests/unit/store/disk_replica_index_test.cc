@@ -191,8 +191,10 @@ TEST_CASE("what a lost node held is found no more at once, and leaves a few at a
         CHECK(node == "a");
         left.push_back(name);
       },
-      [&](const std::string& name, const DiskObjects::OnDisk& o, Time when) {
+      [&](const std::string& name, const DiskObjects::OnDisk& o, Time when,
+          bool with_node) {
         CHECK(o.bytes == 100);
+        CHECK(with_node);
         CHECK(when == t0 + 5s);
         lost.push_back(name);
       });
@@ -268,7 +270,7 @@ TEST_CASE("the objects of a draining node come in turn, what is gone not again")
   CHECK(d.tier.objects().first_on(*d.tier.number_of("a")) == "k");
   d.tier.turn("a");
   CHECK(d.tier.objects().first_on(*d.tier.number_of("a")) == "l");
-  d.tier.forget_copy("a", "l");
+  d.tier.forget_copy("a", "l", t0);
   CHECK(d.tier.objects().first_on(*d.tier.number_of("a")) == "m");
   d.tier.turn("a");
   CHECK(d.tier.objects().first_on(*d.tier.number_of("a")) == "k");

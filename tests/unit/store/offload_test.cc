@@ -165,6 +165,50 @@ TEST_CASE("F4: victims whose writes are pending go if there are no others") {
     CHECK(job.kind == static_cast<uint8_t>(TierJobKind::kForget));
 }
 
+TEST_CASE(
+    "F4: a victim that is pinned while its write is pending stays in memory, with its group") {
+  Disk d(plain());
+  const auto pin = [&d](const ObjectKey& key) {
+    const PinKeys m{{key}, static_cast<uint8_t>(Pin::kHard)};
+    REQUIRE(d.cluster.master->handle(m, d.cluster.now)->items[0].ok());
+    d.cluster.pump();
+  };
+  for (const char* key : {"k0", "k1"}) REQUIRE(d.cluster.remove(key)->ok());
+  PutStart grouped;
+  grouped.group = "g";
+  for (const char* key : {"g0", "g1"}) REQUIRE(d.cluster.put(grouped, key, kPage) == kDone);
+  d.put_start(want("new", 5 * kPage));
+  auto jobs = d.take();
+  REQUIRE(jobs.size() == 6);
+  REQUIRE(jobs[0].object.name == "k2");
+  pin("k2");
+  const auto more = d.take();  // others are to make its room
+  REQUIRE(more.size() == 2);
+  jobs.insert(jobs.end(), more.begin(), more.end());
+  pin("g0");
+  SUBCASE("when it is written") {
+    for (const TierJob& job : jobs) d.stored(job);
+  }
+  SUBCASE("when the disks are behind") {
+    d.cluster.run_until(d.cluster.now + d.cluster.options_used.put_wait / 2);
+  }
+  for (const char* key : {"k2", "g0", "g1"}) {
+    CAPTURE(key);
+    CHECK(!d.cluster.get(key).places.empty());
+  }
+}
+
+TEST_CASE("F4: a victim that is read while its write is pending is not dropped for a late put") {
+  Disk d(plain());
+  d.put_start(want("new", 8 * kPage));
+  CHECK(d.take().size() == 8);
+  REQUIRE(!d.cluster.get("k0").places.empty());
+  d.cluster.run_until(d.cluster.now + d.cluster.options_used.put_wait / 2);
+  CHECK(!d.reply);
+  CHECK(d.in_memory() == 1);
+  CHECK(!d.cluster.get("k0").places.empty());
+}
+
 TEST_CASE("F4: on-slow-offload wait loses nothing, and the error says what is in the way") {
   MasterOptions o = plain();
   o.on_slow_offload = "wait";

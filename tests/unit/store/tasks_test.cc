@@ -88,6 +88,25 @@ TEST_CASE("a copy that fails leaves nothing behind, whatever happened to the obj
   }
 }
 
+TEST_CASE("the order to forget a copy that failed names its tenant") {
+  FakeCluster c(quick());
+  c.copies_succeed = false;
+  c.add("a", 64 * kMiB);
+  PutStart m;
+  m.tenant = "t";
+  REQUIRE(c.put(m, "k", 1) == kDone);
+  FakeNode& target = c.add("b", 64 * kMiB);
+  const auto task = c.master->handle(CopyKey{"k", {}, {}, false, "t"}, c.now);
+  REQUIRE(task);
+  c.pump();
+  const Outcome bad{static_cast<uint8_t>(Code::kCorrupt), "bad"};
+  REQUIRE(c.master->handle(TaskDone{"b", target.ref.generation, task->task, bad}, c.now));
+  REQUIRE(target.inbox);
+  REQUIRE(target.inbox->orders.size() == 1);
+  CHECK(target.inbox->orders[0]->record.key == "k");
+  CHECK(target.inbox->orders[0]->record.tenant == "t");
+}
+
 TEST_CASE("the number of replicas is changed up by copies and down at once") {
   FakeCluster c(quick());
   for (const char* n : {"a", "b", "c"}) c.add(n, 64 * kMiB);
@@ -102,6 +121,43 @@ TEST_CASE("the number of replicas is changed up by copies and down at once") {
   CHECK(c.get("k").places.size() == 1);
   c.run_until(c.now + 1s);
   CHECK(c.stat().used == kPage);
+}
+
+TEST_CASE("replicas keep within the quota of their tenant, a move needs none of it") {
+  MasterOptions o = quick();
+  o.tenant_quotas = "t=12KiB";
+  FakeCluster c(o);
+  for (const char* n : {"a", "b", "c"}) c.add(n, 64 * kMiB);
+  PutStart m;
+  m.tenant = "t";
+  REQUIRE(c.put(m, "k", kPage) == kDone);
+  REQUIRE(c.put(m, "other", kPage) == kDone);
+  const auto copy = [&](const ObjectKey& key, bool move) {
+    return c.master->handle(CopyKey{key, {}, {}, move, "t"}, c.now);
+  };
+  c.copies_succeed = false;
+  const auto first = copy("k", false), second = copy("other", false);  // there is room for one
+  REQUIRE(first);
+  REQUIRE(second);
+  c.pump();
+  for (const uint64_t task : c.copies_open)
+    for (auto& [name, node] : c.nodes)
+      (void)c.master->handle(TaskDone{name, node->ref.generation, task, {}}, c.now);
+  c.pump();
+  CHECK(c.master->handle(QueryTask{first->task}, c.now)->state == "done");
+  const auto info = c.master->handle(QueryTask{second->task}, c.now);
+  CHECK(info->state == "failed");
+  CHECK(info->what.find("tenant 't' is at its quota") == 0);
+  CHECK(c.stat().used == 3 * kPage);
+  c.copies_succeed = true;
+  const auto refused = c.master->handle(ChangeReplicas{"k", 3, "t"}, c.now);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == Code::kNoSpace);
+  CHECK(refused.error().what.find("tenant 't' is at its quota") == 0);
+  const auto moved = copy("other", true);
+  REQUIRE(moved);
+  c.pump();
+  CHECK(c.master->handle(QueryTask{moved->task}, c.now)->state == "done");
 }
 
 TEST_CASE("a drain ends although objects are leased, pinned, replicated or being written") {
