@@ -1,6 +1,7 @@
 #include "sim/cluster/calibrate.h"
 
 #include <cstdio>
+#include <utility>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -96,9 +97,7 @@ Result<sim::MachineFit> fit(const CalibrateFlags& o, const trace::Trace& trace,
   sim::SimOptions options = o.sim;
   MC_TRY_(adopt(quiet, options));
   options.admission.admission = "none";
-  play.arrival = trace::Arrival::kUniform;
-  play.speed = 1;  // of the live run: of the recorded times, which are not played
-  play.qps = 1. / 86'400;
+  play = sim::one_by_one(quiet, std::move(play));
   MC_TRY(const sim::Run run, simulate(trace, spec, quiet, play, options));
   return sim::fit_machine(quiet, sim::parts_of(run.summary), spec);
 }

@@ -128,6 +128,14 @@ Result<LiveRun> live_run(const Json& report, const std::string& file) {
   return out;
 }
 
+trace::PlayOptions one_by_one(const LiveRun& quiet, trace::PlayOptions play) {
+  constexpr double kApart = 86'400, kLongest = 0.9e9;  // seconds; a schedule's are 1e9 at most
+  play.arrival = trace::Arrival::kUniform;
+  play.speed = 1;  // of the live run: of the recorded times, which are not played
+  play.qps = std::max(1 / kApart, static_cast<double>(quiet.requests) / kLongest);
+  return play;
+}
+
 Result<MachineFit> fit_machine(const LiveRun& quiet, const Parts& simulated,
                                const cost::ModelSpec& spec) {
   const Parts& live = quiet.parts;

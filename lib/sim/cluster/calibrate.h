@@ -59,6 +59,8 @@ struct MachineFit {
   double transfer_bytes_per_s = 0;  // of KV between nodes, loading and checking included; 0: as is
   double step_s = 0;                // added to each decode step; may be negative
 };
+// The quiet run's requests so far apart that each is over before the next comes.
+trace::PlayOptions one_by_one(const LiveRun& quiet, trace::PlayOptions play);
 // Errors: kInvalid when a part was not measured in the live run.
 Result<MachineFit> fit_machine(const LiveRun& quiet, const Parts& simulated,
                                const cost::ModelSpec& spec);

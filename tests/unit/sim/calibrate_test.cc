@@ -177,6 +177,22 @@ TEST_CASE("on a machine that runs threads late an error proves nothing, and is n
   CHECK(p.verdict() == Agreement::kOver);
 }
 
+TEST_CASE("a quiet run of any number of requests is played") {
+  trace::Trace t = some_trace();
+  t.records.resize(1);
+  t.records.resize(100'000, t.records[0]);
+  LiveRun quiet;
+  for (const size_t n : {1u, 11'574u, 100'000u}) {
+    quiet.requests = n;
+    trace::PlayOptions play = one_by_one(quiet, {.speed = 4});
+    play.limit = n;
+    const auto played = trace::schedule(t, play);
+    REQUIRE_MESSAGE(played, played.error().what);
+    CHECK(played->size() == n);
+    if (n > 1) CHECK(played->at(1).due >= std::chrono::hours(1));
+  }
+}
+
 TEST_CASE("reports that cannot be simulated are refused with their file names") {
   const auto said = [](const Json& report) {
     const auto run = live_run(report, "x.json");
