@@ -26,9 +26,12 @@ struct Flow {
   explicit Flow(std::shared_ptr<std::atomic<uint64_t>> b) : bodies(std::move(b)) {}
   ~Flow() { release(); }
   void release() { *bodies -= held.exchange(0); }  // the request's body was freed
-  std::atomic<size_t> queued{0};                   // written, not yet in the connection's buffer
-  std::atomic<size_t> buffered{0};                 // in that buffer, not yet taken by the kernel
-  std::atomic<size_t> held{0};                     // bytes of the request's body, counted in
+  std::shared_ptr<void> hand_over() {              // it is freed when the token goes
+    return {nullptr, [all = bodies, n = held.exchange(0)](void*) { *all -= n; }};
+  }
+  std::atomic<size_t> queued{0};    // written, not yet in the connection's buffer
+  std::atomic<size_t> buffered{0};  // in that buffer, not yet taken by the kernel
+  std::atomic<size_t> held{0};      // bytes of the request's body, counted in
   const std::shared_ptr<std::atomic<uint64_t>> bodies;
 };
 

@@ -20,6 +20,15 @@ constexpr size_t kHeaderMax = 64 * 1024;
 constexpr size_t kReadMax = 256 * 1024;
 constexpr uint32_t kInterimMax = 64;  // heads of 1xx before an answer
 constexpr Duration kKnownFor = std::chrono::minutes(1), kDoubtedFor = std::chrono::seconds(1);
+
+// Without a copy.
+void write_shared(evbuffer* to, const std::shared_ptr<const std::string>& bytes) {
+  using Held = std::shared_ptr<const std::string>;
+  const auto drop = [](const void*, size_t, void* held) { delete static_cast<Held*>(held); };
+  auto held = std::make_unique<Held>(bytes);
+  MC_CHECK(evbuffer_add_reference(to, bytes->data(), bytes->size(), drop, held.get()) == 0);
+  [[maybe_unused]] const auto* const taken = held.release();
+}
 }  // namespace
 
 struct Pool::Host {
@@ -44,6 +53,7 @@ struct Pool::Job {
   Pool& pool;
   const uint64_t id;
   ClientRequest request;
+  std::shared_ptr<const std::string> body;  // of the request, until its answer begins
   const bool stream;
   event* timer;
   std::string path;
@@ -57,6 +67,7 @@ struct Pool::Job {
       : pool(p),
         id(i),
         request(std::move(r)),
+        body(std::make_shared<const std::string>(std::move(request.body))),
         stream(s),
         timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)) {
     MC_CHECK(timer != nullptr);
@@ -76,8 +87,8 @@ struct Pool::Job {
                        " HTTP/1.1\r\nHost: " + host->text + "\r\nUser-Agent: mc/" MC_VERSION "\r\n";
     for (const auto& [name, value] : request.headers)
       text += header_safe(name) + ": " + header_safe(value) + "\r\n";
-    if (!request.body.empty() || request.method == "POST" || request.method == "PUT")
-      text += strf("Content-Length: %zu\r\n", request.body.size());
+    if (!body->empty() || request.method == "POST" || request.method == "PUT")
+      text += strf("Content-Length: %zu\r\n", body->size());
     return text + "\r\n";
   }
 };
@@ -296,7 +307,7 @@ void Pool::give(Conn& conn, Job& job) {
   job.response.sent = thread_.now();
   const std::string head = job.head();
   bufferevent_write(conn.bev, head.data(), head.size());
-  bufferevent_write(conn.bev, job.request.body.data(), job.request.body.size());
+  if (!job.body->empty()) write_shared(bufferevent_get_output(conn.bev), job.body);
 }
 
 void Pool::read(Conn& conn) {
@@ -304,6 +315,7 @@ void Pool::read(Conn& conn) {
   conn.at = thread_.now();
   if (!conn.heard) conn.job->response.first_byte = conn.at;
   conn.heard = true;
+  conn.job->body.reset();  // it is sent nowhere else
   evbuffer* input = bufferevent_get_input(conn.bev);
   while (evbuffer_get_length(input) > 0) {
     evbuffer_iovec piece;

@@ -97,6 +97,10 @@ void Exchange::forget_body() const {
   std::string().swap(impl_->request.body);
   impl_->flow->release();
 }
+std::shared_ptr<void> Exchange::hand_over_body() const {
+  std::string().swap(impl_->request.body);
+  return impl_->flow->hand_over();
+}
 bool Exchange::gone() const { return impl_->gone; }
 void Exchange::on_gone(std::function<void()> callback) const {
   if (impl_->gone) return callback();

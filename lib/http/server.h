@@ -62,6 +62,9 @@ class Exchange {
   void end() const;
   // Frees the request's body; for answers that take long.
   void forget_body() const;
+  // The same where a copy of the body stays: it counts (bodies_max) as long as the
+  // token lives.
+  std::shared_ptr<void> hand_over_body() const;
   // The client closed its connection, or took no byte for the idle timeout.
   bool gone() const;
   void on_gone(std::function<void()> callback) const;  // on the loop; at once if it is gone already
@@ -77,7 +80,8 @@ struct Page {
 
 struct ServerOptions {
   Bytes body_max{32 * kMiB};
-  Bytes bodies_max{1024 * kMiB};  // of all requests not yet answered; over it: 503
+  // Of all requests not yet answered, and of what was handed over; over it: 503.
+  Bytes bodies_max{1024 * kMiB};
   Bytes answers_max{512 * kMiB};  // that clients have not taken; over it the slowest is closed
   Bytes header_max{64 * kKiB};
   uint32_t connections_max = 4096;

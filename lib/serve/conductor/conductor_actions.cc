@@ -91,6 +91,7 @@ template <>
 void Conductor::carry_out(const sched::DeliverTokens& d, const InHand& hand) {
   Job* const job = find(d.of);
   if (job == nullptr || hand.update == nullptr) return;
+  if (job->ask.proxied) job->ask.proxied->forget_body();
   const Progress* const before = std::exchange(job->reported, &d.progress);
   const std::vector<int32_t>& all = hand.update->tokens;
   job->told.insert(job->told.end(), all.begin() + std::min<std::ptrdiff_t>(d.skip, std::ssize(all)),
@@ -112,6 +113,7 @@ template <>
 void Conductor::carry_out(const sched::DeliverBytes& d, const InHand& hand) {
   Job* const job = find(d.of);
   if (job == nullptr || !job->proxied) return;
+  job->ask.proxied->forget_body();
   ProxiedAttempt& w = *job->proxied;
   const EngineExchange& e = w.answer;
   const std::string type = e.type;

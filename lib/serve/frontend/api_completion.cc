@@ -143,6 +143,10 @@ void ApiServer::read_request(const http::Exchange& x, Tenants::Index tenant,
       },
       [this, x, tenant, asked, then = std::move(then)](bool done) {
         if (!done) return then(nullptr);
+        if (*asked && (*asked)->proxied)
+          (*asked)->proxied->counted = x.hand_over_body();
+        else
+          x.forget_body();
         if (!*asked || !(*asked)->question) return then(asked.get());
         x.on_gone([] {});  // not the text's any more
         engine_tokens_.get(*(*asked)->question, tenant, [asked, then](const EnginePrompt& prompt) {
@@ -172,7 +176,6 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   g.trace = span.context();
   CompletionRequest parsed = asked.own ? std::move(*asked.own) : CompletionRequest();
   parsed.stream = stream;
-  x.forget_body();
   uint64_t prompt_tokens = g.tokens();
   for (const auto& more : parsed.more_prompts) prompt_tokens += more.size();
   if (const auto over = s.tenants_.spend(tenant, prompt_tokens, s.loop_.now())) {

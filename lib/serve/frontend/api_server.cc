@@ -161,6 +161,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
                  : "are refused");
   // What an external engine may take is not known: pictures, for one.
   if (conductor.external().all().empty()) server.body_max = Bytes{api->limits_.body_max()};
+  server.bodies_max = options.bodies_max;
   server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");

@@ -61,6 +61,7 @@ struct ApiServerOptions {
   std::string tool_call_parser = "auto";
   Duration tokenize_wait = std::chrono::milliseconds(100);
   double otlp_ratio = 1;
+  Bytes bodies_max = http::ServerOptions().bodies_max;  // no option
   telemetry::Tracer* tracer = nullptr;  // outlives the server; no option; nullptr: no spans
   void describe(OptionList& v);
 };

@@ -41,7 +41,7 @@ struct GenerateRequest {
   telemetry::TraceContext trace;  // of the span above; not valid: none is known
   Constraint constraint;
   // For external engines; without it only own workers are chosen.
-  std::shared_ptr<const ProxiedRequest> proxied;
+  std::shared_ptr<ProxiedRequest> proxied;
   std::optional<RequestError> refusal;  // why own workers cannot: only external engines are chosen
 
   // Of the prompt, as an external engine will see them where that is known.

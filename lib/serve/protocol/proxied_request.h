@@ -5,6 +5,7 @@
 // Thread: values.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -42,9 +43,17 @@ struct ProxiedRequest {
   bool stream = false;
   // The prompt's tokens as the engine will see them; empty: not known, or the request's own.
   std::vector<int32_t> tokens;
-  std::vector<MediaItem> media;  // among them, in their order
-  uint64_t tokens_about = 1;     // estimated from the text, where no tokens are known
-  std::vector<uint64_t> pieces;  // hashes of the text's pieces (serve/external/text_affinity.h)
+  std::vector<MediaItem> media;   // among them, in their order
+  uint64_t tokens_about = 1;      // estimated from the text, where no tokens are known
+  std::vector<uint64_t> pieces;   // hashes of the text's pieces (serve/external/text_affinity.h)
+  std::shared_ptr<void> counted;  // the body, among those of all clients
+
+  // Once its answer has begun: it is sent to no other engine.
+  void forget_body() {
+    body = {};
+    if (form) form.emplace();
+    counted.reset();
+  }
 };
 
 }  // namespace mc::serve

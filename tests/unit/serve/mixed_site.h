@@ -16,10 +16,9 @@ struct Mixed {
     o.external_state = state;
     return o;
   }
-  Mixed(ConductorOptions o, bool workers, const std::string& keys = {}) {
+  Mixed(ConductorOptions o, bool workers, const std::string& keys = {}, ApiServerOptions web = {}) {
     o.policy.balancing_threshold = 2;
     conductor = *Conductor::open(loop, o, 42, metrics);
-    ApiServerOptions web;
     web.http = "127.0.0.1:0";
     web.admin_socket = "/tmp/mc-admin-{port}.sock";
     web.api_keys = keys;
