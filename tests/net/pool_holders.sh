@@ -60,17 +60,18 @@ loopback restart p0 >/dev/null
 until_true 20 "p0 did not join again" worker_joined
 
 # One of each is fetched, as nothing is known; then the rates are.
-complete learn-s0 1
-complete learn-s1 10001
-for id in learn-s0 learn-s1; do
-  curl -fsS -m 10 "$URL/explain/$id" >"$T/explain.json"
+learn() { # ID FIRST
+  complete "$1" "$2"
+  curl -fsS -m 10 "$URL/explain/$1" >"$T/explain.json"
   jq -e '.outcome.pool_tokens == 3072' "$T/explain.json" >/dev/null ||
-    die "$id was not fetched: $(cat "$T/explain.json")"
-done
-curl -fsS -m 5 "$URL/cluster" >"$T/rates.json"
-# Where the machine stood still in the fetch from s0, that one seems slow as well.
+    die "$1 was not fetched: $(cat "$T/explain.json")"
+  curl -fsS -m 5 "$URL/cluster" >"$T/rates.json"
+}
+learn learn-s0 1
+# Where the machine stood still in that fetch, nodes seem slow, and nothing more is fetched.
 jq -e '.pool_nodes | map(select(.name == "s0"))[0].bytes_per_s > 3145728 / 0.025' "$T/rates.json" >/dev/null ||
   skip "a fetch from the quick node took too long on this machine: $(jq -c .pool_nodes "$T/rates.json")"
+learn learn-s1 10001
 jq -e '(.pool_nodes | map({(.name): .bytes_per_s}) | add) as $rate | $rate.s0 > 5 * $rate.s1' \
   "$T/rates.json" >/dev/null || die "rates of nodes: $(jq -c .pool_nodes "$T/rates.json")"
 

@@ -191,8 +191,7 @@ TEST_CASE("what a lost node held is found no more at once, and leaves a few at a
         CHECK(node == "a");
         left.push_back(name);
       },
-      [&](const std::string& name, const DiskObjects::OnDisk& o, Time when,
-          bool with_node) {
+      [&](const std::string& name, const DiskObjects::OnDisk& o, Time when, bool with_node) {
         CHECK(o.bytes == 100);
         CHECK(with_node);
         CHECK(when == t0 + 5s);
