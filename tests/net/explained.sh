@@ -28,11 +28,9 @@ complete() { # ID TOKENS
     --data-binary "@$T/request" "$URL/v1/completions" || die "$1 was not answered"
 }
 cluster_says() { curl -fsS -m 5 "$URL/cluster" | jq -e "$@" >/dev/null; }
-explained() { # ID FILTER [JQ OPTIONS...]
-  local id=$1 filter=$2
-  shift 2
-  curl -fsS -m 10 "$URL/explain/$id" >"$T/explain.json"
-  jq -e "$@" "$filter" "$T/explain.json" >/dev/null || die "$id: $(jq -c . "$T/explain.json")"
+explained() { # ID FILTER
+  curl -fsS -m 10 "$URL/explain/$1" >"$T/explain.json"
+  jq -e "$2" "$T/explain.json" >/dev/null || die "$1: $(jq -c . "$T/explain.json")"
 }
 
 # 62 full blocks, piece by piece, so that the store keeps up.
@@ -40,12 +38,15 @@ for n in 4000 8000 12000 16000; do
   complete "first-$n" "[range(1; $n + 1)]"
   until_true 20 "the store does not have $n tokens" cluster_says ".pool.blocks >= ($n / 256 | floor)"
 done
-for name in p0 p1; do
-  epoch=$(curl -fsS -m 5 "$URL/cluster" | jq --arg name $name '.nodes[] | select(.name == $name).epoch')
-  loopback restart $name >/dev/null
-  until_true 20 "$name did not join again" cluster_says --arg name $name --argjson old "$epoch" \
+restart() { # NAME: until the conductor knows the new process
+  local epoch
+  epoch=$(curl -fsS -m 5 "$URL/cluster" | jq --arg name "$1" '[.nodes[] | select(.name == $name).epoch] | add // 0')
+  loopback restart "$1" >/dev/null
+  until_true 20 "$1 did not join again" cluster_says --arg name "$1" --argjson old "$epoch" \
     '.nodes[] | select(.name == $name and .epoch > $old and .synced and .pool_reuse == "always")'
-done
+}
+restart p0
+restart p1
 
 # No worker has anything: all would come from the store, most of it from its disk.
 request '[range(1; 16001)]'
@@ -56,29 +57,30 @@ jq -e '.candidates | length == 2 and all(.local_tokens == 0 and .peer_tokens == 
   .pool_disk_tokens >= 30 * 256 and .pool_ms > 0 and .reused_tokens == 15872)' "$T/route.json" \
   >/dev/null || die "the route: $(jq -c . "$T/route.json")"
 
-# One worker gets the first 31 blocks. Then it computes for 14 s what begins with them.
+# One worker gets the first 31 blocks. Then it computes for 14 s what begins with them. There is no
+# other meanwhile, to which so long a prompt might go as well.
+loopback kill p1
+until_true 20 "p1 is not gone" cluster_says '.nodes | all(.name != "p1")'
 complete half '[range(1; 8001)]'
 explained half '.outcome.cached_tokens == 7936 and .outcome.pool_tokens == 7936'
-holder=$(jq -r '.decisions[0].prefill' "$T/explain.json")
 request '[range(1; 8001)] + [range(70000) | 20001 + . % 11000]'
 curl -sS -m 120 -o "$T/busy" -H 'content-type: application/json' -H 'x-request-id: busy' \
   --data-binary "@$T/request" "$URL/v1/completions" &
 busy=$!
-until_true 20 "$holder is not busy" cluster_says --arg name "$holder" \
-  '.nodes[] | select(.name == $name).queue_ms > 4000'
+until_true 20 "p0 is not busy" cluster_says '.nodes[] | select(.name == "p0").queue_ms > 4000'
+restart p1
 
 # Both the other worker and the store have its beginning: that is read from the worker, the rest from the
 # store. The holder itself would have to wait.
 complete whole '[range(1; 16001)]'
-explained whole '.decisions[0] as $d | ($d.candidates | map({(.name): .}) | add) as $of |
-  ($of | del(.[$holder]) | to_entries[0].value) as $other |
-  $d.prefill == $other.name and $of[$holder].local_tokens == 7936 and
-  $of[$holder].peer_tokens == 0 and $of[$holder].queue_ms > 2000 and
+explained whole '.decisions[0] as $d | ($d.candidates | map({(.name): .}) | add) as {p0: $holder, p1: $other} |
+  $d.prefill == "p1" and $holder.local_tokens == 7936 and
+  $holder.peer_tokens == 0 and $holder.queue_ms > 2000 and
   $other.local_tokens == 0 and $other.peer_tokens == 7936 and $other.fetch_ms > 0 and
   $other.queue_ms == 0 and $other.pool_memory_tokens + $other.pool_disk_tokens == 7936 and
   $other.pool_ms > 0 and $other.reused_tokens == 15872 and
   ($d.reused_from | test("^7936 from a peer, .* from the pool")) and
-  .outcome.prefill == $other.name and .outcome.cached_tokens == 15872 and
-  .outcome.peer_tokens + .outcome.pool_tokens == 15872' --arg holder "$holder"
+  .outcome.prefill == "p1" and .outcome.cached_tokens == 15872 and
+  .outcome.peer_tokens + .outcome.pool_tokens == 15872'
 kill $busy 2>/dev/null || true
 wait $busy || true
