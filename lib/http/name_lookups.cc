@@ -38,7 +38,6 @@ std::string_view bytes_of(const SocketAddress& a) {
 
 }  // namespace
 
-bool operator<(const SocketAddress& a, const SocketAddress& b) { return bytes_of(a) < bytes_of(b); }
 bool operator==(const SocketAddress& a, const SocketAddress& b) {
   return bytes_of(a) == bytes_of(b);
 }

@@ -1,6 +1,6 @@
-// Looks up the addresses of host names on threads of their own: a name server that says nothing
-// holds up only those who wait for such a name. Nothing can stop a lookup: the destructor waits for
-// those under way, and drops what they find.
+// Looks up the addresses of host names on threads of their own, 16 names at a time: a name server
+// that says nothing holds up who waits for a name, and nobody else. Nothing can stop a lookup: the
+// destructor waits for those under way, and drops what they find.
 //
 // Thread: the event thread once started; constructed before and destroyed after it runs. look_up()
 // and look_up_number(): any.
@@ -23,7 +23,6 @@ struct SocketAddress {
   sockaddr_storage at{};
   socklen_t size = 0;
 };
-bool operator<(const SocketAddress& a, const SocketAddress& b);
 bool operator==(const SocketAddress& a, const SocketAddress& b);
 using SocketAddresses = std::vector<SocketAddress>;
 

@@ -43,6 +43,13 @@ uint32_t count_of(const Json& json, const char* key, const char* other, uint32_t
   return n && *n <= UINT32_MAX ? static_cast<uint32_t>(*n) : fallback;
 }
 
+// Tokens of the prompt in Anthropic's words, whose input_tokens are without these.
+std::optional<uint32_t> read_from_cache(const Json& usage) {
+  const Json* const read = member(usage, "cache_read_input_tokens");
+  if (read == nullptr || !read->is_number_unsigned()) return std::nullopt;
+  return count_of(usage, "cache_read_input_tokens", nullptr, 0);
+}
+
 using Change = JsonText::Change;
 
 std::string json_quoted(std::string_view text) {
@@ -273,6 +280,10 @@ sched::UpstreamEnded Conductor::complete_answer(Job& job) {
   uint32_t output = known == nullptr ? 0 : known->output_tokens;
   if (const auto usage = last_usage(w.tail)) {
     n = count_of(*usage, "prompt_tokens", "input_tokens", n);
+    if (const auto read = read_from_cache(*usage)) {
+      n += *read + count_of(*usage, "cache_creation_input_tokens", nullptr, 0);
+      cached = *read;
+    }
     output = count_of(*usage, "completion_tokens", "output_tokens", output);
     const Json* details = member(*usage, "prompt_tokens_details");
     if (details == nullptr) details = member(*usage, "input_tokens_details");

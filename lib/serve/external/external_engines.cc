@@ -315,7 +315,9 @@ void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
 
 void ExternalEngines::gather_names() {
   std::vector<ModelCatalog::Engine> all;
-  for (const auto& [name, e] : engines_) all.push_back({e->options.serves, e->adapters});
+  for (const bool up : {true, false})  // the first that has a name says whose it is
+    for (const auto& [name, e] : engines_)
+      if (e->up == up) all.push_back({e->options.serves, e->adapters});
   catalog_.gather(all);
 }
 

@@ -84,7 +84,7 @@ size_t string_end(std::string_view text, size_t begin) {
 // the APIs have for it.
 bool is_media(std::string_view value, std::string_view name) {
   if (value.size() < kMediaBytesMin) return false;
-  if (value.starts_with("data:")) {
+  if (value.starts_with("data:") && name != "text" && name != "content") {
     constexpr std::string_view kMark = ";base64,";
     const size_t mark = value.substr(0, kMediaBytesMin).find(kMark);
     return mark != value.npos && is_base64(value.substr(mark + kMark.size()));

@@ -154,7 +154,7 @@ TEST_CASE("an engine that says nothing, or a byte now and then, is given up") {
 }
 
 TEST_CASE("an answer that is no stream is waited for beyond --prefill-timeout") {
-  Odd o(true, 100ms);
+  Odd o(true, 600ms);  // an answer has five times as long
   auto& engine = *o.m.conductor->external().find("odd");
   o.odd->answer = "";  // hangs
   const auto late = o.ask();

@@ -224,6 +224,7 @@ TEST_CASE("the bytes of pictures, sound and documents count as no text") {
   }
   for (const std::string& said :
        {"\"" + bytes + "\"", "\"data:text/plain;base64," + text + "\"",
+        R"([{"type":"text","text":"data:;base64,)" + bytes + "\"}]",
         R"([{"type":"text","text":")" + bytes + "\"}]", "[{\"data\":\"" + text + "\"}]",
         R"([{"type":"text","text":"\"data\":)" + text + "\"}]"})
     CHECK(tokens(said) > 100'000);
@@ -242,6 +243,11 @@ TEST_CASE("a tenant pays for the tokens that an engine counted") {
   const std::string counter = R"(mc_conductor_tenant_tokens_total{tenant="a",kind=)";
   CHECK(text.find(counter + "\"input\"} 70\n") != text.npos);
   CHECK(text.find(counter + "\"output\"} 5\n") != text.npos);
+  // Anthropic's input_tokens are without what a cache had.
+  e.answer = R"({"content":[{"type":"text","text":"x"}],"usage":{"input_tokens":30,
+    "cache_creation_input_tokens":0,"cache_read_input_tokens":900,"output_tokens":5}})";
+  CHECK(m.ask("/v1/messages", chat_of("hello")).status == 200);
+  CHECK(m.metrics.text().find(counter + "\"input\"} 1000\n") != text.npos);
   std::remove(keys.c_str());
 }
 
