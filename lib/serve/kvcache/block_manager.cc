@@ -113,7 +113,6 @@ size_t BlockManager::rematch(TxId id) {
   const auto it = txs_.find(id);
   if (it == txs_.end()) return 0;
   Tx& tx = it->second;
-  if (tx.valid > tx.hit) return tx.hit;
   if (tx.prompt_tokens == 0) {  // a pin
     while (tx.hit < tx.hashes.size() && find(tx.hashes[tx.hit]) != kNoBlock) {
       tx.blocks.push_back(find(tx.hashes[tx.hit++]));
@@ -125,16 +124,17 @@ size_t BlockManager::rematch(TxId id) {
     set_lease(id, tx, now_);
     return tx.hit;
   }
-  const size_t present = match(tx.hashes, tx.prompt_tokens);
-  for (; tx.hit < present; ++tx.hit) {
-    BlockId& mine = tx.blocks[tx.hit];
-    const BlockId theirs = find(tx.hashes[tx.hit]);
+  const bool computed_none = tx.valid == tx.hit;
+  const size_t most =
+      std::min<size_t>(tx.hashes.size(), reusable_blocks(tx.prompt_tokens, block_tokens_));
+  for (; tx.valid < most; ++tx.valid) {
+    const BlockId theirs = find(tx.hashes[tx.valid]);
+    if (theirs == kNoBlock) break;
     lock(theirs);
-    unlock(mine);
-    mine = theirs;
+    unlock(std::exchange(tx.blocks[tx.valid], theirs));
   }
-  tx.valid = tx.hit;
-  return tx.hit;
+  if (computed_none) tx.hit = tx.valid;
+  return tx.valid;
 }
 
 Result<size_t> BlockManager::start(TxId id) {

@@ -111,9 +111,9 @@ class BlockManager {
                             Time now, size_t coming = 0);
   const Tx* find(TxId tx) const;  // nullptr: unknown or ended; valid until the next change
 
-  // Replaces blocks not yet computed by those that others computed meanwhile, and releases them.
-  // Returns the hits now. After the first computed() it changes nothing. Of a pin: locks the blocks
-  // that were computed since, and renews its lease.
+  // Replaces blocks not yet computed by those that others computed meanwhile, and releases them:
+  // nothing may be writing to them. Returns the valid blocks now. Of a pin: locks the blocks that
+  // were computed since, and renews its lease.
   size_t rematch(TxId tx);
   // Takes one more block, as its sequence grows. kNoSpace: none is free or cached.
   Result<BlockId> extend(TxId tx);

@@ -87,7 +87,10 @@ void PrefillRun::advance() {
     if (head == nullptr) return;
     const PrefillJobPtr job = shared_.jobs.find(head->request);
     if (job->stage == PrefillStage::kQueued && !prepare(job)) continue;
-    if (job->stage == PrefillStage::kLoaded) begin(job);
+    if (job->stage == PrefillStage::kLoaded)
+      begin(job);
+    else if (job->stage == PrefillStage::kComputing && computed_last_ != job->tx)
+      catch_up(job);
     const PrefillItem* const still =
         queue_.head(shared_.loop.now(), may_load);  // it may have failed
     if (still != nullptr && still->request == job->kv.request)
@@ -256,6 +259,21 @@ void PrefillRun::begin(const PrefillJobPtr& job) {
   job->computing = std::max(now, shared_.core->free_at);
   job->waited = now - job->loaded;
   if (pipeline_ != nullptr) pipeline_->begin(job, reused, [this, job] { deliver(job); });
+}
+
+// Others computed since its last chunk: takes what they have of its prompt, and sends that. The
+// stages of a pipeline have had its blocks from the beginning, so there they stay.
+void PrefillRun::catch_up(const PrefillJobPtr& job) {
+  if (pipeline_ != nullptr || job->load != nullptr) return;
+  const size_t before = valid_blocks(*job), here = shared_.blocks().rematch(job->tx);
+  if (here == before) return;
+  shared_.place_blocks(*job);
+  const uint64_t tokens = shared_.engine.block_tokens();
+  queue_.skip_to(job->kv.request, here * tokens);
+  job->published = std::max(job->published, here);  // by those
+  job->done.cached_tokens += static_cast<uint32_t>((here - before) * tokens);
+  if (sender_->granularity() != SendGranularity::kPrompt)
+    send(job, before, here, 0, shared_.block_bytes());
 }
 
 // The compute thread gets all layers of the chunk at once, so it never waits for the loop. The loop

@@ -50,6 +50,7 @@ class PrefillRun {
   void arrived();
   void loaded(const PrefillJobPtr& job, size_t fetched);
   void begin(const PrefillJobPtr& job);
+  void catch_up(const PrefillJobPtr& job);
   void begin_chunk(const PrefillJobPtr& job, const PrefillChunk& chunk);
   void compute(const PrefillJobPtr& job, uint32_t layer, Time due,
                const std::shared_ptr<Activations>& activations);

@@ -75,6 +75,14 @@ void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
   }
 }
 
+void PrefillQueue::skip_to(const std::string& request, uint64_t tokens) {
+  for (PrefillItem& item : items_) {
+    if (item.request != request || !item.started) continue;
+    MC_CHECK(item.done <= tokens && tokens < item.tokens);
+    item.done = tokens;
+  }
+}
+
 std::optional<PrefillChunk> PrefillQueue::next(Time now, bool unloaded) {
   const PrefillItem* const chosen = head(now, unloaded);
   if (chosen == nullptr) return std::nullopt;

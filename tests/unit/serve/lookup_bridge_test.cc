@@ -31,7 +31,7 @@ struct Bridge {
     Result<std::string> answer = fail(Code::kInternal, "not asked");
     std::atomic<bool> done = false;
     std::thread asker([&] {
-      answer = rpc::ask_local(path, question, 10s);
+      answer = rpc::ask_local(path, question, 10s * kSlow);
       done = true;
     });
     while (!done) REQUIRE(loop.turn(5ms));
@@ -93,7 +93,7 @@ TEST_CASE("a prompt of 20,000 blocks is found whole, and to its first gap") {
     for (auto& byte : hash.bytes) byte = static_cast<uint8_t>(random.below(256));
   store::ClientOptions to;
   to.master = options.master;
-  to.timeout = 10s * kSlow;
+  to.timeout = 20s * kSlow;
   auto client = store::AsyncClient::open(loop, *pair.p_xfer, to, pair.p_metrics, 1);
   REQUIRE(client);
   std::byte value{1};
@@ -108,12 +108,19 @@ TEST_CASE("a prompt of 20,000 blocks is found whole, and to its first gap") {
                          });
   }
   REQUIRE(pair.until([&] { return stored == kBlocks; }));
-  CHECK(bridge.hits(kBlocks * kBlock, hashes) == kBlocks);
+  // A worker that had to wait for its pool says 0: it asks again.
+  const auto found = [&] {
+    uint64_t hits = 0;
+    for (const Time end = clock.now() + 30s * kSlow; hits == 0 && clock.now() < end;)
+      hits = bridge.hits(kBlocks * kBlock, hashes);
+    return hits;
+  };
+  CHECK(found() == kBlocks);
   bool removed = false;
   (*client)->remove({pool_key("tiny", hashes[kGap])}, true,
                     [&](const std::vector<Result<>>& ends) { removed = ends[0].has_value(); });
   REQUIRE(pair.until([&] { return removed; }));
-  CHECK(bridge.hits(kBlocks * kBlock, hashes) == kGap);
+  CHECK(found() == kGap);
 }
 
 TEST_CASE("the frames are those of the chapter, little-endian") {

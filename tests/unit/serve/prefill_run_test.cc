@@ -169,6 +169,29 @@ TEST_CASE("prompts of a conductor are computed in the order of its decisions, la
   CHECK(r.wrong(*third) == 0);
 }
 
+TEST_CASE("a prompt that was overtaken takes what others computed of it meanwhile") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Run r(loop);
+  const auto prompt = prompt_with(1, 7 * kBlock - 3);
+  const PrefillJobPtr begun = r.add("begun", prompt, 1);
+  r.engine.await_call();
+  const PrefillJobPtr urgent = r.add("urgent", prompt);
+  r.engine.open();
+  REQUIRE(r.site.until([&] { return r.adopted.size() == 2; }));
+  CHECK(r.adopted == std::vector<std::string>{"urgent", "begun"});
+  using Chunks = std::vector<GatedEngine::Chunk>;
+  CHECK(r.engine.chunks() ==
+        Chunks{{1, 0, 32}, {1, 32, 64}, {1, 64, 96}, {1, 96, 109}, {1, 96, 109}});
+  CHECK(urgent->done.cached_tokens == 32);
+  CHECK(begun->done.cached_tokens == 64);
+  CHECK(begun->published == 6);
+  CHECK(begun->kv.ids[5] == urgent->kv.ids[5]);
+  CHECK(begun->kv.ids[6] != urgent->kv.ids[6]);
+  for (const PrefillJobPtr& job : {begun, urgent}) CHECK(r.wrong(*job) == 0);
+  r.site.shared->blocks().check();
+}
+
 TEST_CASE("while others compute between its chunks, a prompt waits: that is no computing of its") {
   SteadyClock clock;
   io::Loop loop(clock);
