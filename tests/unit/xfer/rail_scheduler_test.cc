@@ -272,17 +272,18 @@ TEST_SUITE("rail_scheduler") {
       double now = 0;
       for (int step = 0; step < 200; ++step) {
         now += random.exponential(.01);
-        const uint64_t bytes = 1 + random.below(4 * kMiB);
+        // Each rail asks for a slice of its own size: one that carried only few bytes, for a small.
+        const uint64_t head = 1 + random.below(random.chance(.8) ? 60 * kKiB : 4 * kMiB);
+        const uint64_t backlog = head + (random.chance(.5) ? 0 : random.below(64 * kMiB));
         const int memory = static_cast<int>(random.below(3)) - 1;
         bool taken = false, resting = false;
         for (RailIndex r = 0; r < n && !taken; ++r) {
           resting = resting || s.view(r, at(now)).state >= RailState::kResting;
-          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now),
-                       MemoryLocation{memory, -1}))
-            continue;
+          const uint64_t bytes = std::min(head, s.max_slice_bytes(r));
+          if (!s.takes(r, bytes, backlog, 0, at(now), MemoryLocation{memory, -1})) continue;
           taken = true;
           s.sent(r, ++id, bytes, at(now));
-          now += random.exponential(.01);
+          now += random.chance(.5) ? random.exponential(.01) : random.exponential(1e-4);
           if (random.chance(.02))
             s.failed(r, id, at(now));
           else
