@@ -5,11 +5,12 @@
 //   predicted(r) = (latency_r + (inflight_r + slice) / bandwidth_r) x tier penalty,
 //                  but never less than what its oldest overdue attempt already took;
 //                  the tier is that of the end that is farther from its memory
-//   r takes it when predicted(r) <= max(least predicted of the others, backlog / sum of bandwidths),
-//   or when it would be through with the whole backlog before the others
+//   r takes it when predicted(r) <= max(least of the others, backlog / sum of bandwidths),
+//   or when it would be through with the whole backlog first
 //
 // The last is for progress: each rail asks for a slice of the size that suits it, so each may find
 // another better at its own size. The backlog is the same for all, and one of them is the first.
+//
 // So an idle slow rail helps with a long queue, and stays away from the last slices of a short
 // one. Bandwidth and latency are moving averages of time on the wire (not of time in our own
 // queue) and start unknown: no nominal line rate. Windows follow bandwidth x delay. One slice in a

@@ -22,6 +22,14 @@ PairOptions chat(const CpuEngine& engine, const Store& store) {
   return o;
 }
 
+// A put or a look-up that comes too late costs blocks, never more.
+void check_reused(const Pair& pair, uint32_t reused, uint32_t known) {
+  if (pair.stood_still)
+    CHECK(reused <= known);
+  else
+    CHECK(reused == known);
+}
+
 TEST_CASE("the next turn of a chat reuses prompt and answer, with the tokens of one process") {
   SteadyClock clock;
   io::Loop loop(clock);
@@ -33,9 +41,9 @@ TEST_CASE("the next turn of a chat reuses prompt and answer, with the tokens of 
     CAPTURE(turn);
     const std::string id = std::to_string(turn);
     const PrefillDone done = pair.serve(id, prompt, 60);
-    CHECK(done.cached_tokens == known);
+    check_reused(pair, done.cached_tokens, known);
+    REQUIRE(pair.comes_to_rest());  // all is put, before anything else takes its time
     CHECK(pair.answers[id].tokens == alone(one, prompt, 60, kGreedy));
-    REQUIRE(pair.comes_to_rest());  // all is put
     // The last generated token has no KV.
     known = static_cast<uint32_t>((prompt.size() + 60 - 1) / kBlock * kBlock);
     prompt = next_turn(prompt, pair.answers[id].tokens);
@@ -53,7 +61,8 @@ TEST_CASE("without cache_answers only prompts are reused") {
   const auto prompt = small_prompt(100, 1);
   pair.serve("a", prompt, 60);
   REQUIRE(pair.comes_to_rest());
-  CHECK(pair.serve("b", next_turn(prompt, pair.answers["a"].tokens)).cached_tokens == 96);
+  check_reused(pair, pair.serve("b", next_turn(prompt, pair.answers["a"].tokens)).cached_tokens,
+               96);
 }
 
 TEST_CASE("of an answer that is aborted what was generated is kept; other salts do not find it") {
@@ -76,7 +85,7 @@ TEST_CASE("of an answer that is aborted what was generated is kept; other salts 
   auto answer = pair.answers["a"].tokens;
   answer.resize(57);
   const auto more = next_turn(prompt, answer);
-  CHECK(pair.serve("b", more).cached_tokens == 96);
+  check_reused(pair, pair.serve("b", more).cached_tokens, 96);
   REQUIRE(pair.comes_to_rest());
   Reserve salted;
   salted.request = "c";

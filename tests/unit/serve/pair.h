@@ -181,7 +181,10 @@ struct Pair {
   // Runs the loop until `done`, at most 30 seconds.
   bool until(const std::function<bool()>& done) {
     const Time end = loop.clock().now() + 30s * kSlow;
-    while (!done() && loop.clock().now() < end) REQUIRE(loop.turn(20ms));
+    for (Time before; !done() && (before = loop.clock().now()) < end;) {
+      REQUIRE(loop.turn(20ms));
+      stood_still = stood_still || loop.clock().now() - before > 250ms;
+    }
     return done();
   }
   template <class M>
@@ -265,6 +268,7 @@ struct Pair {
   SamplingControls controls;  // of what is reserved next
   Constraint constraint;      // the same
   uint32_t answered = 0;      // the same
+  bool stood_still = false;   // the machine did, in until(): calls may have been given up
   double temperature = 0;
   uint64_t seed = 0;
   DummyEngine engine;
