@@ -77,9 +77,10 @@ void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
 
 void PrefillQueue::skip_to(const std::string& request, uint64_t tokens) {
   for (PrefillItem& item : items_) {
-    if (item.request != request || !item.started) continue;
+    if (item.request != request) continue;
     MC_CHECK(item.done <= tokens && tokens < item.tokens);
     item.done = tokens;
+    if (!item.started) item.reused = tokens;
   }
 }
 

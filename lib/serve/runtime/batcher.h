@@ -75,7 +75,7 @@ class PrefillQueue {
   const PrefillItem* head(Time now, bool unloaded = true) const;
   // More (or fewer) tokens turned out to be reusable; before the first chunk only.
   void set_reused(const std::string& request, uint64_t reused);
-  // Others computed its first `tokens` while it waited between two chunks.
+  // Others computed its first `tokens` while it waited for its first chunk, or between two.
   void skip_to(const std::string& request, uint64_t tokens);
   // The next chunk to compute, of head(), now running; nothing while one runs or when all is done.
   std::optional<PrefillChunk> next(Time now, bool unloaded = true);

@@ -175,6 +175,24 @@ TEST_CASE("prefill queue: prompts run in turn from their reused prefix, the last
   CHECK(q.size() == 0);
 }
 
+TEST_CASE("prefill queue: a prompt goes on behind what others computed of it meanwhile") {
+  PrefillQueue q = queue_of();
+  q.push("a", 300, 0, Time{});
+  q.push("b", 300, 16, Time{});
+  REQUIRE(q.next(Time{}));
+  q.finished();
+  q.skip_to("a", 256);
+  q.skip_to("b", 288);
+  CHECK(q.queued_tokens() == 44 + 12);
+  const auto a = q.next(Time{});
+  REQUIRE(a);
+  CHECK((a->begin == 256 && a->end == 300 && !a->first && a->last));
+  q.finished();
+  const auto b = q.next(Time{});
+  REQUIRE(b);
+  CHECK((b->begin == 288 && b->end == 300 && b->first && b->last));
+}
+
 TEST_CASE("prefill queue: queue time is the rest of the running chunk and all waiting prompts") {
   PrefillQueue q = queue_of();
   q.push("a", 100, 0, Time{});
