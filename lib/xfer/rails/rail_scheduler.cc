@@ -83,6 +83,18 @@ uint32_t RailScheduler::nearest_mapped(const MemoryEnds& memory) const {
   return least;
 }
 
+// Whether no other rail that is as fit would be through with the backlog before this one.
+bool RailScheduler::first_through(RailIndex i, uint64_t backlog, uint64_t avoid, Time now,
+                                  const MemoryEnds& memory, uint32_t near) {
+  const Fitness mine = fitness(i, avoid, now, memory, near);
+  const double p = predicted(rails_[i], backlog, now, memory);
+  for (RailIndex k = 0; k < rails_.size(); ++k)
+    if (k != i && fitness(k, avoid, now, memory, near) == mine &&
+        predicted(rails_[k], backlog, now, memory) < p)
+      return false;
+  return true;
+}
+
 bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
                           const MemoryEnds& memory) {
   Rail& r = rails_[i];
@@ -91,7 +103,7 @@ bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_
   const Fitness mine = fitness(i, avoid, now, memory, near);
   if (mine == Fitness::kNone) return false;
   if (rails_.size() == 1) return r.inflight == 0 || r.inflight + bytes <= window(r);
-  double best_other = -1, soonest_other = -1, rates = rate(r);
+  double best_other = -1, rates = rate(r);
   bool idle_longest = r.attempts.empty(), guess_idle = idle_longest && r.guessed();
   for (RailIndex k = 0; k < rails_.size(); ++k) {
     if (k == i) continue;
@@ -100,8 +112,6 @@ bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_
     if (theirs < mine) continue;
     const double p = predicted(rails_[k], bytes, now, memory);
     if (best_other < 0 || p < best_other) best_other = p;
-    const double through = predicted(rails_[k], backlog, now, memory);
-    if (soonest_other < 0 || through < soonest_other) soonest_other = through;
     rates += rate(rails_[k]);
     if (rails_[k].last_used >= r.last_used) continue;
     idle_longest = false;
@@ -111,7 +121,7 @@ bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_
   if (best_other < 0) return true;
   const double p = predicted(r, bytes, now, memory);
   if (p <= best_other || p <= static_cast<double>(backlog) / rates) return true;
-  if (predicted(r, backlog, now, memory) <= soonest_other) return true;
+  if (bytes < backlog && first_through(i, backlog, avoid, now, memory, near)) return true;
   const bool ordinary = idle_longest && slices_ - last_probe_ >= config_.probe_every;
   if (!ordinary && !(guess_idle && slices_ - last_guess_ >= config_.probe_guessed_every))
     return false;

@@ -131,6 +131,8 @@ class RailScheduler {
   enum class Fitness : uint8_t { kNone, kLastResort, kSpare, kFull };
   // `near`: unmapped rails of a lower tier than this are as good as mapped ones.
   Fitness fitness(RailIndex r, uint64_t avoid, Time now, const MemoryEnds& memory, uint32_t near);
+  bool first_through(RailIndex r, uint64_t backlog, uint64_t avoid, Time now,
+                     const MemoryEnds& memory, uint32_t near);
   uint32_t nearest_mapped(const MemoryEnds& memory) const;
   double rate(const Rail& r) const;
   uint64_t window(const Rail& r) const;
