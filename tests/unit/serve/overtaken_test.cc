@@ -8,6 +8,7 @@ namespace overtaken_test {
 namespace {
 
 struct Sent {
+  std::string id;
   std::optional<Result<PrefillDone>> done;
   TxId tx = 0;
 };
@@ -24,6 +25,7 @@ void send(Pair& pair, const std::string& id, const std::vector<int32_t>& prompt,
   m.priority = priority;
   const auto tx = pair.call(*pair.to_p, m);
   REQUIRE(tx);
+  sent.id = id;
   sent.tx = tx->tx;
   pair.to_p->call(Prefill{tx->tx}, 60s * kSlow,
                   [&sent](Result<PrefillDone> done) { sent.done = std::move(done); });
@@ -60,11 +62,12 @@ TEST_CASE("what others computed of an overtaken prompt reaches its decode worker
     CHECK((*urgent.done)->cached_tokens == 64);
     CHECK((*begun.done)->cached_tokens == 288 - 64);
     CHECK(pair.p_metrics.counter("mc_engine_computed_tokens_total", "").value() == 300 + 12);
-    for (const auto& [id, sent] : {std::pair{"begun", &begun}, {"urgent", &urgent}}) {
-      REQUIRE(pair.until([&] { return !pair.answers[id].finish.empty(); }));
-      CHECK(pair.answers[id].finish == "length");
-      if (want.empty()) want = pair.answers[id].tokens;
-      CHECK(pair.answers[id].tokens == want);
+    for (const Sent* sent : {&begun, &urgent}) {
+      const auto& answer = pair.answers[sent->id];
+      REQUIRE(pair.until([&] { return !answer.finish.empty(); }));
+      CHECK(answer.finish == "length");
+      if (want.empty()) want = answer.tokens;
+      CHECK(answer.tokens == want);
       CHECK(pair.call(*pair.to_p, TxCommit{sent->tx}));
     }
     CHECK(pair.d_metrics.counter("mc_engine_kv_errors_total", "").value() == 0);
