@@ -158,6 +158,11 @@ struct Connections::Conn final : Parser::Events {
       write("HTTP/1.1 100 Continue\r\n\r\n");
     return true;
   }
+  bool on_chunk(uint64_t size) override {
+    if (size > owner.options_.body_max.n - body.size())  // without overflow
+      return stop(413, "the body is larger than this server accepts");
+    return true;
+  }
   bool on_body(std::string_view piece) override {
     if (body.size() + piece.size() > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");

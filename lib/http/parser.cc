@@ -68,9 +68,11 @@ class Reader final : public beast::http::basic_parser<kRequest> {
     if (message_.stopped) stop(ec);
     return piece.size();
   }
-  void on_chunk_header_impl(std::uint64_t, beast::string_view extension, ErrorCode& ec) override {
+  void on_chunk_header_impl(std::uint64_t size, beast::string_view extension,
+                            ErrorCode& ec) override {
     message_.what = chunk_extension_fault(view(extension));
-    if (!message_.what.empty()) stop(ec);
+    if (message_.what.empty()) message_.stopped = !message_.events.on_chunk(size);
+    if (!message_.what.empty() || message_.stopped) stop(ec);
   }
   std::size_t on_chunk_body_impl(std::uint64_t, beast::string_view piece, ErrorCode& ec) override {
     return on_body_impl(piece, ec);
@@ -175,6 +177,9 @@ struct Parser::Impl {
       ErrorCode ec;
       const size_t used = put(rest, ec);
       rest.remove_prefix(used);
+      // Beast itself refuses a chunk that makes the sum too large for a number.
+      if (ec == reading::beast::http::error::body_limit)
+        message.stopped = !message.events.on_chunk(std::numeric_limits<uint64_t>::max());
       if (message.stopped) return Outcome::kStopped;
       if (ec == reading::beast::http::error::need_more) break;
       if (ec) return message.what.empty() ? bad(ec.message()) : Outcome::kBad;

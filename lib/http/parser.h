@@ -32,6 +32,7 @@ class Parser {
     virtual ~Events() = default;
     virtual bool on_head(const Head& head) = 0;
     virtual bool on_body(std::string_view piece) = 0;
+    virtual bool on_chunk(uint64_t) { return true; }  // of so many bytes, which come next
   };
   enum class Outcome { kMore, kComplete, kStopped, kHeaderTooLarge, kBad };
 

@@ -58,6 +58,24 @@ TEST_CASE("who sends all of a refused body before a look at the answer gets it, 
   CHECK(c.wait_closed());
 }
 
+TEST_CASE("a chunk that is larger than the rest of the limit is refused before it comes") {
+  const std::string chunked =
+      "POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string half = "1f4\r\n" + std::string(500, 'x') + "\r\n";
+  Fixture f(patient());
+  for (const std::string& sent :
+       {chunked + "3e9\r\n", chunked + half + "1f5\r\n", chunked + half + half + "1\r\n",
+        chunked + half + "ffffffffffffffff\r\n"}) {
+    CAPTURE(sent);
+    auto c = f.client();
+    c.send(sent);
+    CHECK(c.wait_for("HTTP/1.1 413 "));
+  }
+  auto c = f.client();
+  c.send(chunked + half + half + "0\r\n\r\n");
+  CHECK(c.wait_for("HTTP/1.1 200 "));
+}
+
 TEST_CASE("the rest of a refused body is read within limits of time and of bytes") {
   ServerOptions options;
   options.body_max = Bytes(1000);
