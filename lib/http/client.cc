@@ -20,11 +20,11 @@ struct Client::Impl {
     thread.stop();
     pool.reset();
   }
-  void taken(size_t bytes) {
-    const size_t left = pool->undelivered -= bytes;
-    if (left > Pool::kUndeliveredMax / 2 || !pool->paused.load()) return;
-    pool->paused = false;
-    thread.inbox()->post([p = pool.get()] { p->resume(); });
+  void taken(Id id, Undelivered& of_one, size_t bytes) {
+    if (of_one.take(bytes, Pool::kUndeliveredOfOneMax / 2))
+      thread.inbox()->post([p = pool.get(), id] { p->resume(id); });
+    if (pool->undelivered.take(bytes, Pool::kUndeliveredMax / 2))
+      thread.inbox()->post([p = pool.get()] { p->resume(); });
   }
   std::shared_ptr<ClientCallbacks> find(Id id) const {
     const auto it = flights.find(id);
@@ -47,13 +47,14 @@ Client::Client(io::Loop& loop, uint32_t connections_per_host_max, std::unique_pt
       if (calls && calls->on_headers) calls->on_headers(status, headers, at);
     });
   };
-  callbacks.chunk = [weak, thread](Id id, std::string chunk, Time at) {
-    thread->to_loop([weak, id, chunk = std::move(chunk), at] {
+  callbacks.chunk = [weak, thread](Id id, std::shared_ptr<Undelivered> of_one, std::string chunk,
+                                   Time at) {
+    thread->to_loop([weak, id, of_one = std::move(of_one), chunk = std::move(chunk), at] {
       const auto self = weak.lock();
       if (!self) return;
-      self->taken(chunk.size());
       const auto calls = self->find(id);
       if (calls && calls->on_chunk) calls->on_chunk(chunk, at);
+      self->taken(id, *of_one, chunk.size());
     });
   };
   callbacks.done = [weak, thread](Id id, Result<ClientResponse> result) {
@@ -86,6 +87,11 @@ Client::Id Client::send(ClientRequest request, ClientCallbacks callbacks) {
 void Client::cancel(Id id) {
   if (impl_->flights.erase(id) == 0) return;
   impl_->thread.inbox()->post([pool = impl_->pool.get(), id] { pool->cancel(id); });
+}
+
+void Client::hold(Id id, bool held) {
+  if (!impl_->flights.contains(id)) return;
+  impl_->thread.inbox()->post([pool = impl_->pool.get(), id, held] { pool->hold(id, held); });
 }
 
 size_t Client::in_flight() const { return impl_->flights.size(); }

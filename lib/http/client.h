@@ -1,7 +1,8 @@
 // An HTTP/1.1 client with streaming answers, for mc-replay and for calls to other servers. libevent
 // runs on its own thread inside. Callbacks run on the owner's loop, with the time at which the
 // bytes were read, so that a busy loop does not falsify latencies. Thousands of requests may be in
-// flight; connections are reused.
+// flight; connections are reused. Of a streamed answer little more than a megabyte waits for a busy
+// loop; the rest stays with its server.
 //
 // Thread: the loop's.
 #pragma once
@@ -70,6 +71,8 @@ class Client {
   Client& operator=(const Client&) = delete;
   Id send(ClientRequest request, ClientCallbacks callbacks);
   void cancel(Id id);  // closes its connection; no callback
+  // Reads no more of an answer that is streamed, or goes on. Chunks that were read still come.
+  void hold(Id id, bool held);
   size_t in_flight() const;
 
  private:

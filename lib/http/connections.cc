@@ -76,12 +76,14 @@ struct Connections::Conn final : Parser::Events {
   bool in_body = false, heard = false;  // the head of the request is complete; it was read from
   bool close_after = false;
   bool peer_closed = false;
-  size_t held = 0;           // bytes of the body so far
-  uint64_t body_length = 0;  // of the body, as its head says; 0: it does not
-  struct Rest {              // what was not read when the last answer was written
-    uint64_t most = 0;       // bytes; 0: the request was read whole
-    Time end{};              // when it is closed at the latest
-    uint64_t dropped = 0;    // bytes
+  struct {                // of the body, in bytes
+    size_t held = 0;      // so far
+    uint64_t length = 0;  // as its head says; 0: it does not
+  } incoming;
+  struct Rest {            // what was not read when the last answer was written
+    uint64_t most = 0;     // bytes; 0: the request was read whole
+    Time end{};            // when it is closed at the latest
+    uint64_t dropped = 0;  // bytes
     std::list<Conn*>::iterator at{};
   };
   Rest rest;
@@ -114,7 +116,7 @@ struct Connections::Conn final : Parser::Events {
   ~Conn() override {
     release();
     if (state == State::kLingering) owner.lingering_.erase(rest.at);
-    owner.untaken_ -= buffered();
+    owner.untaken -= buffered();
     owner.slots_.closed(slot);
     event_free(timer);
     bufferevent_free(bev);
@@ -131,7 +133,7 @@ struct Connections::Conn final : Parser::Events {
   size_t output() const { return buffered() + out.size(); }
 
   void release() {
-    *owner.body_bytes_ -= std::exchange(held, 0);
+    *owner.body_bytes_ -= std::exchange(incoming.held, 0);
     if (flow) flow->release();
   }
   bool stop(int code, std::string reason) {
@@ -149,7 +151,7 @@ struct Connections::Conn final : Parser::Events {
     }
     if (head.content_length.value_or(0) > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
-    body_length = head.content_length.value_or(0);
+    incoming.length = head.content_length.value_or(0);
     in_body = true;
     pace.begin(owner.thread_.now());
     wait(owner.options_.idle_timeout);
@@ -169,11 +171,11 @@ struct Connections::Conn final : Parser::Events {
     if (*owner.body_bytes_ + piece.size() > owner.options_.bodies_max)
       return stop(503, "this server holds too many large requests already");
     *owner.body_bytes_ += piece.size();
-    held += piece.size();
+    incoming.held += piece.size();
     pace.arrived(piece.size());
     // Memory for all of it in few steps, but no more than eight times what came.
     if (const uint64_t size = body.size() + piece.size(); size > body.capacity())
-      body.reserve(std::max<uint64_t>(size, std::min<uint64_t>(body_length, 8 * size)));
+      body.reserve(std::max<uint64_t>(size, std::min<uint64_t>(incoming.length, 8 * size)));
     body.append(piece);
     return true;
   }
@@ -202,6 +204,9 @@ struct Connections::Conn final : Parser::Events {
   static void on_timer(int, short, void* self) {
     Conn& c = of(self);
     if (c.state == State::kAnswering && c.exchange == 0) return;  // it is written
+    // It takes bytes yet, or the time limit of writes ends it.
+    if (c.state == State::kAnswering && c.output() > 0)
+      return c.wait(c.owner.options_.half_closed_time);
     const bool reading = c.state == State::kReading && c.parser.started();
     if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
       c.wait(c.owner.options_.idle_timeout);
@@ -214,8 +219,10 @@ struct Connections::Conn final : Parser::Events {
   bool unread() const { return !heard && bytes_wait(bev); }
   static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
-    of(self).owner.untaken_ += change->n_added - change->n_deleted;
-    if (of(self).flow) of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
+    of(self).owner.untaken += change->n_added - change->n_deleted;
+    if (!of(self).flow) return;
+    of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
+    of(self).owner.look_taken(of(self));
   }
 };
 
@@ -333,7 +340,7 @@ void Connections::complete(Conn& conn) {
   a.request.local = conn.peer == kLocalPeer;
   a.request.received = thread_.now();
   a.flow = conn.flow = std::make_shared<Flow>(body_bytes_);
-  conn.flow->held = std::exchange(conn.held, 0);
+  conn.flow->held = std::exchange(conn.incoming.held, 0);
   conn.state = Conn::State::kAnswering;
   conn.in_body = false;
   conn.refusal.cross_origin.clear();
@@ -395,7 +402,7 @@ void Connections::on_flush(int, short, void* self) {
   for (size_t i = 0; i < c.unsent_.size(); ++i)
     if (c.unsent_[i] != nullptr) c.flush(*c.unsent_[i]);
   c.unsent_.clear();
-  while (c.untaken_ > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
+  while (c.untaken > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
 }
 
 // The client that has left most unread.
@@ -404,7 +411,7 @@ void Connections::drop_slowest() {
       conns_.begin(), conns_.end(),
       [](const auto& a, const auto& b) { return a.first->buffered() < b.first->buffered(); });
   log_warn("http", "%s is closed: its clients leave %s of answers unread, this one %s",
-           most->first->peer.c_str(), rounded_bytes_text(untaken_).c_str(),
+           most->first->peer.c_str(), rounded_bytes_text(untaken).c_str(),
            rounded_bytes_text(most->first->buffered()).c_str());
   drop(*most->first);
 }
@@ -421,12 +428,25 @@ void Connections::flush(Conn& conn) {
   const std::string taken = std::exchange(conn.out, {});
   if (!rest.empty()) conn.write(std::string_view(taken).substr(taken.size() - rest.size()));
   conn.flow->buffered = conn.output();
-  if (!std::exchange(conn.ended, false)) return;
+  if (!std::exchange(conn.ended, false)) return look_taken(conn);
   if (!conn.close_after) {
     conn.state = Conn::State::kReading;
     conn.wait(options_.idle_timeout);  // to the end of the next head, whatever comes before it
   }
   if (conn.output() > 0 || flushed(conn)) pump(conn);  // parses pipelined requests
+}
+
+void Connections::await_taken(uint64_t exchange) {
+  if (const auto it = exchanges_.find(exchange); it != exchanges_.end()) look_taken(*it->second);
+}
+
+// Every way that bytes leave the buffers by ends here.
+void Connections::look_taken(const Conn& conn) {
+  if (conn.exchange == 0) return;
+  Flow& flow = *conn.flow;
+  if (flow.queued + flow.buffered >= flow.awaited) return;
+  flow.awaited = 0;
+  callbacks_.taken(conn.exchange);
 }
 
 void Connections::abort(uint64_t exchange) {

@@ -31,6 +31,7 @@ struct Flow {
   }
   std::atomic<size_t> queued{0};    // written, not yet in the connection's buffer
   std::atomic<size_t> buffered{0};  // in that buffer, not yet taken by the kernel
+  std::atomic<size_t> awaited{0};   // told once less is unsent; 0: nobody waits for that
   std::atomic<size_t> held{0};      // bytes of the request's body, counted in
   const std::shared_ptr<std::atomic<uint64_t>> bodies;
 };
@@ -47,7 +48,8 @@ class Connections {
  public:
   struct Callbacks {  // on the event thread
     std::function<void(Arrival)> arrived;
-    std::function<void(uint64_t exchange)> gone;  // the client left before the answer's end
+    std::function<void(uint64_t exchange)> gone;   // the client left before the answer's end
+    std::function<void(uint64_t exchange)> taken;  // less is unsent than Flow::awaited
   };
   Connections(EventThread& thread, const ServerOptions& options, Callbacks callbacks);
   ~Connections();
@@ -58,11 +60,13 @@ class Connections {
   // The connection closes behind `last` bytes unless `keep_alive` allows more requests.
   void send(uint64_t exchange, std::string bytes, bool last, bool keep_alive);
   void abort(uint64_t exchange);  // the answer cannot be completed: closes the connection
+  void await_taken(uint64_t exchange);
   void stop_accepting();
   size_t open() const { return open_; }  // requests not yet answered and flushed; any thread
 
   // Arrivals that wait for the loop; the loop counts them down.
   std::atomic<uint32_t> waiting{0};
+  std::atomic<size_t> untaken{0};  // bytes of answers in the connections' buffers
 
  private:
   struct Conn;
@@ -78,6 +82,7 @@ class Connections {
   void flush(Conn& conn);
   void drop_slowest();
   bool flushed(Conn& conn);
+  void look_taken(const Conn& conn);
   void linger(Conn& conn);
   void drop_rest(Conn& conn);
   void drop(Conn& conn);
@@ -93,7 +98,6 @@ class Connections {
   // Held by requests that are read or answered.
   const std::shared_ptr<std::atomic<uint64_t>> body_bytes_ =
       std::make_shared<std::atomic<uint64_t>>(0);
-  size_t untaken_ = 0;  // bytes of answers in the connections' buffers
   ConnectionSlots slots_;
   std::list<Conn*> lingering_;  // the oldest first
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;

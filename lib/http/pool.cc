@@ -61,6 +61,10 @@ struct Pool::Job {
   Conn* conn = nullptr;
   size_t attempts = 0;  // addresses tried, plus one retry after a stale connection
   bool retried = false;
+  struct {  // why its connection is not read
+    bool held = false, one = false, all = false;
+  } paused;
+  std::shared_ptr<Undelivered> undelivered = std::make_shared<Undelivered>();
   ClientResponse response;
 
   Job(Pool& p, uint64_t i, ClientRequest r, bool s, Duration left)
@@ -138,8 +142,9 @@ struct Pool::Conn final : Parser::Events {
   }
   void pass_on() {
     if (pending.empty()) return;
-    pool.undelivered += pending.size();
-    pool.callbacks_.chunk(job->id, std::exchange(pending, {}), at);
+    pool.undelivered.bytes += pending.size();
+    job->undelivered->bytes += pending.size();
+    pool.callbacks_.chunk(job->id, job->undelivered, std::exchange(pending, {}), at);
   }
   static Conn& of(void* self) { return *static_cast<Conn*>(self); }
   static void on_read(bufferevent*, void* self) { of(self).pool.read(of(self)); }
@@ -339,19 +344,41 @@ void Pool::read(Conn& conn) {
                   {Code::kCorrupt, strf("answer of %s: %s", conn.host.text.c_str(), why.c_str())});
   }
   conn.pass_on();
-  if (undelivered.load() <= kUndeliveredMax) return;
-  bufferevent_disable(conn.bev, EV_READ);
-  unread_.push_back(conn.job->id);
-  paused = true;
-  if (undelivered.load() == 0) resume();  // the loop took all of it before it could see `paused`
+  Job& job = *conn.job;
+  job.paused.one = job.undelivered->pause_above(kUndeliveredOfOneMax);
+  if (undelivered.pause_above(kUndeliveredMax) && !std::exchange(job.paused.all, true))
+    unread_.push_back(job.id);
+  if (job.paused.one || job.paused.all) read_or_pause(job);
+}
+
+void Pool::read_or_pause(Job& job) {
+  if (job.conn == nullptr) return;
+  if (job.paused.held || job.paused.one || job.paused.all)
+    bufferevent_disable(job.conn->bev, EV_READ);
+  else
+    bufferevent_enable(job.conn->bev, EV_READ);
+}
+
+void Pool::hold(uint64_t id, bool held) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  job->second->paused.held = held;
+  read_or_pause(*job->second);
+}
+
+void Pool::resume(uint64_t id) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  job->second->paused.one = false;
+  read_or_pause(*job->second);
 }
 
 void Pool::resume() {
-  paused = false;
   for (const uint64_t id : std::exchange(unread_, {})) {
     const auto job = jobs_.find(id);
-    if (job != jobs_.end() && job->second->conn != nullptr)
-      bufferevent_enable(job->second->conn->bev, EV_READ);
+    if (job == jobs_.end()) continue;
+    job->second->paused.all = false;
+    read_or_pause(*job->second);
   }
 }
 

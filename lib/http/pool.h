@@ -21,12 +21,27 @@
 
 namespace mc::http {
 
+// Bytes that were read and not yet taken by the loop. Who reads pauses above a limit; who takes
+// tells it to resume.
+struct Undelivered {
+  std::atomic<size_t> bytes{0};
+  std::atomic<bool> paused{false};
+  // True: reading has paused, and no more than `left` bytes are left of what was read.
+  bool take(size_t n, size_t left) { return (bytes -= n) <= left && paused.exchange(false); }
+  // False: all was taken before `paused` could be seen, or the limit is not reached.
+  bool pause_above(size_t limit) {
+    if (bytes.load() <= limit) return false;
+    paused = true;
+    return bytes.load() > 0 || !paused.exchange(false);
+  }
+};
+
 class Pool {
  public:
   struct Callbacks {  // on the event thread; `done` is the last call for an id
     std::function<void(uint64_t id, int status, const std::map<std::string, std::string>&, Time)>
         head;
-    std::function<void(uint64_t id, std::string chunk, Time)> chunk;
+    std::function<void(uint64_t id, std::shared_ptr<Undelivered>, std::string chunk, Time)> chunk;
     std::function<void(uint64_t id, Result<ClientResponse>)> done;
   };
   Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks,
@@ -35,13 +50,14 @@ class Pool {
   // `stream`: the body goes to `chunk` and not into the answer.
   void start(uint64_t id, ClientRequest request, bool stream, Time deadline);
   void cancel(uint64_t id);
+  void hold(uint64_t id, bool held);  // it is not read: its owner's will
   void resume();
+  void resume(uint64_t id);
 
-  // Bytes of bodies read and not yet taken by the loop. Above the limit the pool reads no
-  // connection, until the loop sees `paused` and calls resume().
-  static constexpr size_t kUndeliveredMax = 64 * kMiB;
-  std::atomic<size_t> undelivered{0};
-  std::atomic<bool> paused{false};
+  // Of bodies. Above the limit the pool reads no connection, and above the limit of one not that,
+  // until the loop calls resume().
+  static constexpr size_t kUndeliveredMax = 64 * kMiB, kUndeliveredOfOneMax = kMiB;
+  Undelivered undelivered;
 
  private:
   struct Job;
@@ -55,6 +71,7 @@ class Pool {
   Result<Conn*> connect(Host& host);
   void give(Conn& conn, Job& job);
   void read(Conn& conn);
+  void read_or_pause(Job& job);
   void ended(Conn& conn, const std::string& why);
   void answered(Conn& conn);
   void late(Job& job);

@@ -26,7 +26,7 @@ struct Exchange::Impl {
   bool http10 = false, keep_alive = false;
   bool streaming = false, answered = false, gone = false;
   bool no_body = false;  // of the answer that is streamed
-  std::function<void()> on_gone;
+  std::function<void()> on_gone, on_taken;
 
   ~Impl() {
     if (streaming && !answered)
@@ -43,7 +43,7 @@ struct Exchange::Impl {
   }
   void reply(int status, std::string_view type, std::string body, Headers extra) {
     answered = true;
-    on_gone = nullptr;
+    on_gone = on_taken = nullptr;
     extra.insert(extra.end(), cross_origin.begin(), cross_origin.end());
     const size_t length = body.size();
     std::string bytes = answer_head(status, type, extra, &length, http10, keep_alive);
@@ -87,7 +87,7 @@ void Exchange::write(std::string chunk) const {
 void Exchange::end() const {
   if (!impl_->streaming || impl_->answered) return;
   impl_->answered = true;
-  impl_->on_gone = nullptr;
+  impl_->on_gone = impl_->on_taken = nullptr;
   const bool chunked = !impl_->http10 && !impl_->no_body;
   impl_->send(chunked ? "0\r\n\r\n" : "", true);
 }
@@ -110,6 +110,13 @@ size_t Exchange::unsent() const {
   return impl_->gone ? 0 : impl_->flow->queued + impl_->flow->buffered;
 }
 
+void Exchange::on_taken(size_t left, std::function<void()> callback) const {
+  if (impl_->gone || impl_->answered) return;
+  impl_->on_taken = std::move(callback);
+  impl_->flow->awaited = left + 1;
+  impl_->inbox->post([c = impl_->connections, x = impl_->id] { c->await_taken(x); });
+}
+
 struct Server::Impl {
   Handler handler;
   std::string address, local_socket;
@@ -127,7 +134,7 @@ struct Server::Impl {
       const auto x = weak.lock();
       if (!x) continue;
       x->gone = true;
-      x->on_gone = nullptr;  // it may hold the exchange itself
+      x->on_gone = x->on_taken = nullptr;  // they may hold the exchange itself
     }
   }
 
@@ -154,12 +161,19 @@ struct Server::Impl {
       return x->reply(200, "", "", std::move(*answer));
     handler(Exchange(std::move(x)));
   }
+  void taken(uint64_t id) {
+    const auto found = exchanges.find(id);
+    const auto x = found == exchanges.end() ? nullptr : found->second.lock();
+    if (!x) return;
+    if (auto callback = std::exchange(x->on_taken, nullptr)) callback();
+  }
   void gone(uint64_t id) {
     auto node = exchanges.extract(id);
     if (node.empty()) return;
     auto x = node.mapped().lock();
     if (!x || x->gone) return;
     x->gone = true;
+    x->on_taken = nullptr;
     if (auto callback = std::exchange(x->on_gone, nullptr)) callback();
   }
 };
@@ -191,6 +205,11 @@ Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& 
       if (auto self = weak.lock()) self->gone(id);
     });
   };
+  callbacks.taken = [thread, weak](uint64_t id) {
+    thread->to_loop([weak, id] {
+      if (auto self = weak.lock()) self->taken(id);
+    });
+  };
   impl->connections = std::make_unique<Connections>(impl->thread, options, std::move(callbacks));
   MC_TRY(where.port, impl->connections->listen(where.host, where.port));
   if (std::string path = options.local_socket; !path.empty()) {
@@ -213,6 +232,7 @@ const std::string& Server::local_socket() const { return impl_->local_socket; }
 void Server::stop_accepting() {
   impl_->thread.inbox()->post([c = impl_->connections.get()] { c->stop_accepting(); });
 }
+size_t Server::unread() const { return impl_->connections->untaken; }
 size_t Server::open_exchanges() const { return impl_->connections->open(); }
 
 bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::string& not_ready,

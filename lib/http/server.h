@@ -69,6 +69,8 @@ class Exchange {
   bool gone() const;
   void on_gone(std::function<void()> callback) const;  // on the loop; at once if it is gone already
   size_t unsent() const;  // bytes written and not yet taken by the kernel: a slow reader
+  // Once, on the loop: when no more than so many bytes are unsent.
+  void on_taken(size_t left, std::function<void()> callback) const;
 
  private:
   std::shared_ptr<Impl> impl_;
@@ -127,6 +129,7 @@ class Server {
   const std::string& address() const;       // "host:port", resolved
   const std::string& local_socket() const;  // its path; "": none
   void stop_accepting();                    // open exchanges continue
+  size_t unread() const;                    // bytes of answers that clients leave unread, in all
   size_t open_exchanges() const;  // not yet answered to the last byte: what a drain waits for
 
  private:

@@ -244,7 +244,7 @@ void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {
     if (r.counts_at_prefill()) t.fleet.computed(r.id, r.prefill_at(), t.now);
     if (r.decode == DecodeSide::kReserveSent)
       t.fleet.not_reserved(r.decode_at(), r.ask, r.decode_spoke);
-    t.fleet.decoded(r.id, r.decode_at(), r.ask.prompt_tokens, r.own_tokens(), r.answering(), t.now);
+    t.fleet.decoded(r.id, r.decode_at(), r.ask.prompt_tokens, r.own_tokens(), has_token(r), t.now);
     if (r.computed() && r.own_tokens() == 0 && r.decode != DecodeSide::kFinished)
       t.measured(Measure::kWastedPrefill, r.progress.prefill_ms);
     if (!r.committed()) t.fleet.index().withdraw(r.guess);
@@ -259,6 +259,7 @@ void release(MachineTurn& t, RequestRecord& r, const std::string& reason) {
   r.prefill = PrefillSide::kNone;
   r.source = SourceSide::kNone;
   r.proxy = ProxySide::kNone;
+  r.held = {};
   r.behind = {};
   r.first_token = {};
   r.served.answer = 0;

@@ -39,7 +39,7 @@ Reservation reserve_at(const FleetWorker& w, const Fleet& fleet, const RequestRe
                                  : r->decode_at() == w.ref() && r->on_workers();
     if (!there) continue;
     const Decision& d = r->choice.decision;
-    const Time computed = r->answering() ? now : r->begun + from_seconds(d.ttft_ms() / 1e3);
+    const Time computed = has_token(*r) ? now : r->begun + from_seconds(d.ttft_ms() / 1e3);
     held.push_back({std::max(now, ends_at(w, r->ask, d, computed, r->own_tokens())),
                     static_cast<int64_t>(blocks_at(w, fleet, r->ask))});
     all += held.back().blocks;

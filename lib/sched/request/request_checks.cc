@@ -52,7 +52,8 @@ std::string broken(const RequestRecord& r) {
   const std::string who =
       strf("request %llu, %s: ", static_cast<unsigned long long>(r.id), name(r.state));
   if (!sides_fit(r)) return who + "what its workers were told does not fit its state";
-  if (r.deadline == Time::max()) return who + "no deadline";
+  if ((r.deadline == Time::max()) != r.held.now)
+    return who + (r.held.now ? "a deadline, though it is held" : "no deadline");
   if (r.own_tokens() > 0 && r.on_workers() && !r.committed() && !r.prefill_over())
     return who + "tokens without a commit";
   return {};
@@ -74,8 +75,8 @@ std::string RequestMachine::broken() const {
       Charges& s = due[r->decode_at().node];
       ++s.requests;
       s.context_tokens += r->ask.prompt_tokens + r->own_tokens();
-      s.answering += r->answering() ? 1 : 0;
-      s.answering_tokens += r->answering() ? r->ask.prompt_tokens : 0;
+      s.answering += has_token(*r) ? 1 : 0;
+      s.answering_tokens += has_token(*r) ? r->ask.prompt_tokens : 0;
     }
     if (fleet_.roster().find(r->prefill_at()) != nullptr && r->counts_at_prefill()) {
       ++due[r->prefill_at().node].requests;

@@ -184,11 +184,13 @@ void RequestMachine::fail_attempt(Turn& t, Record& r, const std::set<std::string
                                   RequestError why) {
   why.what = one_line(why.what, kWhatMax);  // others' words are in it
   const bool proxied = r.state == RequestState::kProxied;
-  if (proxied)
+  // An engine may give up a connection that nobody reads for a time.
+  if (proxied && !r.held.before)
     for (const std::string& engine : avoid)
       if (fleet_.engines->is_up(engine)) t.ask(EngineAnswered{engine, false});
+  const bool begun = r.proxy == ProxySide::kAnswering;  // be it with a refusal
   release(t, r, why.what);
-  const bool anew = r.progress.output_tokens == 0;
+  const bool anew = r.progress.output_tokens == 0 && !begun;
   if (r.failures.count >= options_.retries ||
       !(anew || (options_.continues && !proxied && continues_behind_answer(r, t.now))))
     return end(t, r, std::move(why));

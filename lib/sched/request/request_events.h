@@ -83,6 +83,12 @@ struct UpstreamData {  // bytes of an external engine's answer to the client
   AttemptRef of = {};
   uint32_t tokens = 0;
   bool goes_on = true;  // enough for another deadline
+  bool good = true;     // of a good answer, not of a refusal
+};
+
+struct UpstreamHeld {  // its client has much of it to take still: no more is read meanwhile
+  AttemptRef of = {};
+  bool held = true;
 };
 
 struct UpstreamEnded {  // an external engine's answer is complete, or failed
@@ -116,9 +122,10 @@ struct AllEnded {  // the service ends
   std::string reason = {};
 };
 
-using RequestEvent = std::variant<RequestArrived, StepAnswered, TokensArrived, TokensComplete,
-                                  UpstreamData, UpstreamEnded, WorkerGone, RequestCancelled,
-                                  RoomFreed, DrainStarted, ClockStoodStill, AllEnded>;
+using RequestEvent =
+    std::variant<RequestArrived, StepAnswered, TokensArrived, TokensComplete, UpstreamData,
+                 UpstreamHeld, UpstreamEnded, WorkerGone, RequestCancelled, RoomFreed, DrainStarted,
+                 ClockStoodStill, AllEnded>;
 
 // ---- actions
 

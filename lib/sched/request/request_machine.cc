@@ -226,19 +226,30 @@ void RequestMachine::on(const UpstreamData& e, MachineTurn& t) {
   const bool first = r.proxy != ProxySide::kAnswering;
   if (first) {
     r.proxy = ProxySide::kAnswering;
-    p.ttft_ms = to_ms(t.now - r.arrived);
-    t.measured(Measure::kTtft, p.ttft_ms);
-    t.measured(Measure::kTtftError, p.predicted_ttft_ms - p.ttft_ms);
+    if (e.good) {
+      p.ttft_ms = to_ms(t.now - r.arrived);
+      t.measured(Measure::kTtft, p.ttft_ms);
+      t.measured(Measure::kTtftError, p.predicted_ttft_ms - p.ttft_ms);
+    }
     fleet_.engines->computed(r.id, r.pair, t.now);
     has_place(r);
   }
-  p.output_tokens = std::max<uint32_t>(1, p.output_tokens + e.tokens);
+  if (e.good) p.output_tokens = std::max<uint32_t>(1, p.output_tokens + e.tokens);
   room_.generated(r.ask.tenant, e.tokens);
   r.served.answer += e.tokens;
   // Who sends a byte now and then does not go on.
-  if (first || e.goes_on) r.deadline = t.now + options_.token_timeout;
+  if ((first || e.goes_on) && !r.held.now) r.deadline = t.now + options_.token_timeout;
   t.ask(DeliverBytes{r.ref(), p});
   if (first) next_round(t);
+}
+
+// The engine is not late meanwhile: nobody asks it for more.
+template <>
+void RequestMachine::on(const UpstreamHeld& e, MachineTurn& t) {
+  Record* const r = find(e.of);
+  if (r == nullptr || r->proxy != ProxySide::kAnswering) return;
+  r->held = {.now = e.held, .before = true};
+  r->deadline = e.held ? Time::max() : t.now + options_.token_timeout;
 }
 
 template <>
@@ -282,9 +293,11 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
   }
   if (e.status != 200) {  // the client's mistake
     p.finish = strf("status_%d", e.status);
-    p.output_tokens = 1;  // it has begun
-    t.ask(PassOn{r.ref(), false, p});
-    p.output_tokens = 0;
+    if (r.proxy != ProxySide::kAnswering) {  // else the client has it
+      p.output_tokens = 1;                   // it has begun
+      t.ask(PassOn{r.ref(), false, p});
+      p.output_tokens = 0;
+    }
     return end(t, r, std::nullopt, e.status);
   }
   p.prompt_tokens = e.prompt_tokens;

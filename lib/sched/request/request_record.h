@@ -37,6 +37,10 @@ struct Served {  // what counts for its tenant's share
   uint64_t answer = 0;  // tokens of the answer that an engine gives
 };
 
+struct Held {  // an engine's answer, for its client
+  bool now = false, before = false;
+};
+
 struct TurnedAway {  // by an engine that said it is full
   std::string engine, retry_after;
   int status = 0;
@@ -69,6 +73,7 @@ struct RequestRecord {
   PrefillSide prefill = PrefillSide::kNone;
   SourceSide source = SourceSide::kNone;
   ProxySide proxy = ProxySide::kNone;
+  Held held;
   PrefixIndex::Guess guess = 0;
   uint64_t decode_spoke = 0;  // of its decode worker, when blocks were counted there
   AttemptRef behind;          // another one that fetches its prefix to its prefill worker
@@ -92,7 +97,6 @@ struct RequestRecord {
   // Of the answer, by this attempt.
   uint32_t own_tokens() const { return progress.output_tokens - ask.answered; }
   bool goes_on() const { return ask.answered > 0; }  // behind what others answered
-  bool answering() const { return first_token != Time{}; }
   // Whose answer is waited for at an engine.
   const std::string& asked() const {
     const bool first = proxy == ProxySide::kPrefillHalf || proxy == ProxySide::kBothHalves;
@@ -124,6 +128,7 @@ void first_half_answered(MachineTurn& t, RequestRecord& r);
 void wait_for_engine(MachineTurn& t, RequestRecord& r);  // until a deadline, for its first byte
 // An engine computes an answer that is no stream: nothing of it comes before all of it is there.
 bool awaits_all(const RequestRecord& r);
+inline bool has_token(const RequestRecord& r) { return r.first_token != Time{}; }
 void allocate(MachineTurn& t, RequestRecord& r);
 void commit(MachineTurn& t, RequestRecord& r);
 void first_token(MachineTurn& t, RequestRecord& r);

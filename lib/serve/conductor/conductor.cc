@@ -197,9 +197,9 @@ sched::RequestAsk ask_of(const GenerateRequest& g) {
   return ask;
 }
 
-std::vector<uint64_t> Conductor::tags_of(const GenerateRequest& g) const {
+std::vector<uint64_t> tags_of(const GenerateRequest& g, uint64_t block_size) {
   std::vector<uint64_t> tags;
-  for (const BlockHash& h : chain_hashes(g.prompt, options_.block_size, g.cache_salt))
+  for (const BlockHash& h : chain_hashes(g.prompt, block_size, g.cache_salt))
     tags.push_back(h.tag());
   return tags;
 }
@@ -207,7 +207,7 @@ std::vector<uint64_t> Conductor::tags_of(const GenerateRequest& g) const {
 sched::Decision Conductor::dry_run(const GenerateRequest& request) const {
   const Time now = loop_.now();
   const sched::RequestAsk ask = ask_of(request);
-  sched::View v = fleet_.view(ask, tags_of(request), nullptr, now);
+  sched::View v = fleet_.view(ask, tags_of(request, options_.block_size), nullptr, now);
   engines_->add(request, nullptr, v, now);
   return fleet_.decide(v, ask, now, now);
 }

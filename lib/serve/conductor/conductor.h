@@ -92,6 +92,7 @@ struct InHand {  // what came with an event
 
 // What the life of a request depends on.
 sched::RequestAsk ask_of(const GenerateRequest& request);
+std::vector<uint64_t> tags_of(const GenerateRequest& request, uint64_t block_size);
 
 class Conductor {
  public:
@@ -108,6 +109,10 @@ class Conductor {
   Id submit(GenerateRequest request, ResponseSink sink);
   // Ends a request without calling its sink, and aborts it on both workers. Ignores unknown ids.
   void cancel(Id id, const std::string& why, const CancelledAs& as = {});
+
+  // Reads no more of an external engine's answer, or goes on. The engine is not late while it is
+  // held: who holds it has to give up a client that takes nothing.
+  void hold(Id id, bool held);
 
   void drain();                                // refuses new requests
   void cancel_all(const std::string& reason);  // on_done with 503 for each
@@ -194,7 +199,6 @@ class Conductor {
 
   void tick();
   PoolLoads loads() const;
-  std::vector<uint64_t> tags_of(const GenerateRequest& ask) const;
 
   io::Loop& loop_;
   const ConductorOptions options_;

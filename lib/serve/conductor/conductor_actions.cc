@@ -198,7 +198,7 @@ Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
   job.arrived = loop_.now();
   job.span = telemetry::OpenSpan(options_.tracer, job.ask.trace, job.arrived);
   jobs_.emplace(id, std::move(owned));
-  std::vector<uint64_t> tags = tags_of(job.ask);
+  std::vector<uint64_t> tags = tags_of(job.ask, options_.block_size);
   if (RequestRecorder* const recorder = options_.recorder)
     recorder->arrived(id, wall_now_ns() / 1'000'000, job.ask.prompt, job.ask.cache_salt, tags);
   run(sched::RequestArrived{id, ask_of(job.ask), std::move(tags)});

@@ -16,7 +16,7 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kTailMax = 8192;          // of an answer, where its usage stands
-constexpr size_t kHeldMax = 64 * kKiB;     // of an error's text
+constexpr size_t kHeldMax = kMiB;          // of a refusal that does not pass as it comes
 constexpr size_t kKvAnswerMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
 constexpr size_t kPaceBytes = 64 * kKiB;   // of an answer that is no stream, in each token timeout
 constexpr size_t kHeaderMax = 64;          // characters of a retry-after
@@ -101,6 +101,30 @@ std::string unreadable(const std::map<std::string, std::string>& headers, const 
   return {};
 }
 
+// Goes to the client as it comes: no other engine gets the request after it.
+bool passes(int status) { return (status / 100 == 2 || status / 100 == 4) && status != 429; }
+
+// In place of one that is too long.
+std::string error_text(const std::string& why) {
+  return dump_json(
+      {{"error", {{"message", why}, {"type", "server_error"}, {"code", "answer_too_long"}}}});
+}
+
+// Keeps what a pair's first half says, and the words of who is full, until all of it is there.
+// False: it is too long, and an error stands in its place.
+bool hold_back(EngineExchange& e, std::string_view chunk) {
+  if (e.status != 503 && (e.status >= 500 || e.status / 100 == 3)) return true;  // no one gets it
+  const size_t most = e.status == 200 ? kKvAnswerMax : kHeldMax;
+  if (e.held.size() + chunk.size() <= most) {
+    e.held.append(chunk);
+    return true;
+  }
+  e.type = "application/json";
+  e.held = error_text(strf("external engine %s: its answer, with status %d, is over %s",
+                           e.asked.c_str(), e.status, bytes_text(most).c_str()));
+  return false;
+}
+
 // When an engine that is full may be asked again: its own words, if they can stand in a header.
 std::string retry_after_of(const std::map<std::string, std::string>& headers) {
   const auto it = headers.find("retry-after");
@@ -180,7 +204,7 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
       external_->client().cancel(std::exchange(answered.http, 0));
       return on_upstream_done(*j, fail(Error{Code::kCorrupt, std::move(why)}), first_half);
     }
-    if (!first_half && renames(p, theirs) &&
+    if (!first_half && status == 200 && renames(p, theirs) &&
         (answered.streams() || answered.type.find("json") != std::string::npos))
       w.rename.emplace(theirs, p.model, answered.streams());
   };
@@ -204,22 +228,32 @@ void Conductor::stop_exchange(Job& job) {
 void Conductor::on_upstream_bytes(Job& job, std::string_view chunk, bool first_half) {
   ProxiedAttempt& w = *job.proxied;
   EngineExchange& e = first_half ? w.first : w.answer;
-  if (e.status != 200 || first_half) {
-    const size_t most = e.status == 200 ? kKvAnswerMax : kHeldMax;
-    e.held.append(chunk.substr(0, most - std::min(most, e.held.size())));
-    return;
+  if (!passes(e.status) || first_half) {
+    if (hold_back(e, chunk)) return;
+    external_->client().cancel(std::exchange(e.http, 0));
+    return on_upstream_done(job, http::ClientResponse{}, first_half);
   }
-  const bool first = w.tail.empty();
-  if (first && w.pair.decode.empty())
+  const bool first = w.tail.empty(), good = e.status == 200;
+  if (first && good && w.pair.decode.empty())
     if (ExternalEngine* const engine = external_->find(w.pair.engine))
       engine->begins(w.times, e.streams(), loop_.now());
   w.tail.append(chunk);
   if (w.tail.size() > 2 * kTailMax) w.tail.erase(0, w.tail.size() - kTailMax);
-  const uint32_t events = e.streams() ? w.events.pass(chunk) : 0;
+  const bool stream = good && e.streams();
+  const uint32_t events = stream ? w.events.pass(chunk) : 0;
   w.since_pace += chunk.size();
-  const bool goes_on = e.streams() ? events > 0 : first || w.since_pace >= kPaceBytes;
+  const bool goes_on = stream ? events > 0 : first || w.since_pace >= kPaceBytes;
   if (goes_on) w.since_pace = 0;
-  run(sched::UpstreamData{job.of, events, goes_on}, {.bytes = chunk});
+  run(sched::UpstreamData{job.of, events, goes_on, good}, {.bytes = chunk});
+}
+
+void Conductor::hold(Id id, bool held) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end() || !it->second->proxied) return;
+  Job& job = *it->second;
+  job.proxied->was_held = true;
+  external_->client().hold(job.proxied->answer.http, held);
+  run(sched::UpstreamHeld{job.of, held});
 }
 
 void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& answer,
@@ -291,7 +325,7 @@ sched::UpstreamEnded Conductor::complete_answer(Job& job) {
   }
   cached = std::min(cached, n);
   if (ExternalEngine* const e = external_->find(w.pair.engine);
-      e != nullptr && w.pair.decode.empty())
+      e != nullptr && w.pair.decode.empty() && !w.was_held)
     e->learn(w.times, cost_, n, cached, output - std::min(output, 1u), loop_.now());
   event.prompt_tokens = n;
   event.cached_tokens = cached;

@@ -20,7 +20,7 @@ struct EngineExchange {
   std::string asked = {};  // the engine
   http::Client::Id http = 0;
   int status = 0;
-  std::string type = {}, held = {};  // of the answer; the text of an error, or of a first half
+  std::string type = {}, held = {};  // of the answer; what of it does not pass as it comes
   std::string retry_after = {};      // where it is full
   telemetry::OpenSpan span = {};
   bool streams() const { return type.starts_with("text/event-stream"); }
@@ -36,6 +36,7 @@ struct ProxiedAttempt {
   AnswerEvents events;
   size_t since_pace = 0;  // bytes since the deadline moved
   AnswerTimes times;
+  bool was_held = false;              // for its client: the times say little of the engine
   std::optional<AnswerModel> rename;  // where the engine has its own name for the model
 };
 

@@ -8,9 +8,10 @@
 namespace mc::serve {
 namespace {
 
-// A client that leaves so much unread is given up. An engine's answer comes in one piece, of
-// megabytes where it is no stream: its client has had no time to read it.
-constexpr size_t kUnsentMax = kMiB, kPassedUnsentMax = 16 * kMiB;
+constexpr size_t kUnsentMax = kMiB;  // a client that leaves so much unread is given up
+// An external engine's answer is not read while its client leaves more than the first unread, until
+// it is no more than the second.
+constexpr size_t kPassedHigh = kMiB, kPassedLow = 256 * kKiB;
 
 }  // namespace
 
@@ -150,16 +151,29 @@ void ApiServer::Answer::tokens(size_t choice, const Progress& p, const std::vect
   if (c.nth == 0) ask_others(c.prompt);
 }
 
-// Passes an external engine's answer on unchanged.
+// Passes an external engine's answer on unchanged. A stream passes by lines.
 void ApiServer::Answer::on_upstream_bytes(const Progress& p, int answered, const std::string& type,
                                           std::string_view bytes) {
   if (over) return;
   if (!started) x.start(answered, type, headers(p));
   status = answered;
   started = proxied = true;
+  passed.stream = type.starts_with("text/event-stream");
   choices[0].output_tokens = p.output_tokens;
-  x.write(std::string(bytes));
-  if (x.unsent() > kPassedUnsentMax) give_up("the client reads too slowly");
+  x.write(passed.stream ? passed.lines.pass(bytes) : std::string(bytes));
+  if (!passed.held && x.unsent() > kPassedHigh) hold_upstream();
+}
+
+// A client that takes nothing is closed by its server.
+void ApiServer::Answer::hold_upstream() {
+  passed.held = true;
+  s.conductor_.hold(choices[0].job, true);
+  x.on_taken(kPassedLow, [weak = weak_from_this()] {
+    const auto a = weak.lock();
+    if (!a || a->over) return;
+    a->passed.held = false;
+    a->s.conductor_.hold(a->choices[0].job, false);
+  });
 }
 
 void ApiServer::Answer::done(size_t choice, const Progress& p,
@@ -173,6 +187,7 @@ void ApiServer::Answer::done(size_t choice, const Progress& p,
   if (error) return failed(p, *error);
   if (proxied) {
     close();
+    x.write(passed.lines.rest());
     return x.end();
   }
   if (c.finish.empty()) c.finish = p.finish;
@@ -192,10 +207,10 @@ void ApiServer::Answer::failed(const Progress& p, const RequestError& e) {
   status = e.status;
   close(e.what);
   cancel_all("another choice of the request failed", {e.status, e.code});
-  if (proxied && !request.stream) return;  // cut: the client sees that it is not whole
+  if (proxied && !passed.stream) return;  // cut: the client sees that it is not whole
   const ApiError error{e.status, e.what, e.param, e.code};
   if (started) {
-    x.write(writer->failed(error));
+    x.write(passed.lines.cut() + writer->failed(error));
     return x.end();
   }
   http::Headers h = headers(p);

@@ -14,6 +14,7 @@
 
 #include "base/json_fwd.h"
 #include "serve/answers/answer_choice.h"
+#include "serve/frontend/answer_lines.h"
 #include "serve/frontend/api_server.h"
 
 namespace mc::serve {
@@ -52,6 +53,7 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   }
   void on_upstream_bytes(const Progress& p, int answered, const std::string& type,
                          std::string_view bytes);
+  void hold_upstream();
   void done(size_t choice, const Progress& p, const std::optional<RequestError>& failed);
   void failed(const Progress& p, const RequestError& error);
   void finish();
@@ -69,6 +71,11 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   telemetry::OpenSpan span;  // from the request's arrival to the end of its answer
   Tenants::Index tenant = 0;
   bool started = false, over = false, proxied = false;
+  struct {
+    bool stream = false;  // of events
+    bool held = false;    // it is not read: its client reads slowly
+    AnswerLines lines;
+  } passed;                           // what an external engine answers
   int status = 200;                   // of the answer
   std::vector<GenerateRequest> asks;  // of each prompt, for choices that are not asked for yet
   std::vector<Choice> choices;

@@ -137,7 +137,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   }
   auto api = std::unique_ptr<ApiServer>(new ApiServer(
       loop, options, conductor, metrics, std::move(tenants), std::move(passed), std::move(config)));
-  api->keys_stamp_ = stamp;
+  api->keys_.stamp = stamp;
   api->limits_.calls = calls;
   if (!options.api_keys.empty()) api->watch_keys();
   if (!options.monitor_key.empty()) {
@@ -185,7 +185,7 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
       coalesce_(options.coalesce),
       passed_(std::move(passed)),
       tenants_(std::move(tenants)),
-      keys_file_(options.api_keys),
+      keys_{options.api_keys, {}, 0},
       config_(std::move(config)),
       limits_(limits_of(conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
                         conductor.spec().vocab, conductor.chat())),
@@ -208,19 +208,19 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
 }
 
 ApiServer::~ApiServer() {
-  if (keys_timer_ != 0) loop_.cancel(keys_timer_);
+  if (keys_.timer != 0) loop_.cancel(keys_.timer);
 }
 
 void ApiServer::watch_keys() {
-  keys_timer_ = loop_.every(kKeysEvery, [this] {
-    if (stamp_of(keys_file_) != keys_stamp_) reread_keys();
+  keys_.timer = loop_.every(kKeysEvery, [this] {
+    if (stamp_of(keys_.file) != keys_.stamp) reread_keys();
   });
 }
 
 void ApiServer::reread_keys() {
-  if (keys_file_.empty()) return;
-  keys_stamp_ = stamp_of(keys_file_);
-  auto fresh = Tenants::open(keys_file_);
+  if (keys_.file.empty()) return;
+  keys_.stamp = stamp_of(keys_.file);
+  auto fresh = Tenants::open(keys_.file);
   metrics_
       .counter("mc_conductor_keys_reads_total", "times that the file of keys was read again",
                {{"result", fresh ? "ok" : "failed"}})
@@ -230,7 +230,7 @@ void ApiServer::reread_keys() {
     return;
   }
   tenants_.renew(std::move(*fresh));
-  log_info("conductor", "%s was read again", keys_file_.c_str());
+  log_info("conductor", "%s was read again", keys_.file.c_str());
 }
 
 void ApiServer::count(Metrics& metrics, int status, const std::string& reason) {

@@ -98,6 +98,7 @@ class ApiServer {
   void reread_keys();
 
   const std::string& http() const { return http_->address(); }
+  size_t unread() const { return http_->unread(); }  // bytes of answers, by its clients
   const std::string& admin_socket() const { return http_->local_socket(); }  // "": none
   size_t open_exchanges() const { return http_->open_exchanges(); }
 
@@ -136,9 +137,11 @@ class ApiServer {
   const PassedPaths passed_;
   Tenants tenants_;
   std::optional<ApiKey> monitor_key_;
-  const std::string keys_file_;
-  std::string keys_stamp_;  // of the file when it was read
-  io::Loop::Handle keys_timer_ = 0;
+  struct {
+    const std::string file;
+    std::string stamp;  // of the file when it was read
+    io::Loop::Handle timer = 0;
+  } keys_;
   const std::string config_;
   ApiLimits limits_;
   std::unique_ptr<http::Server> http_;

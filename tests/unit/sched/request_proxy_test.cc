@@ -108,6 +108,76 @@ TEST_CASE("an answer that is no stream may take --answer-timeout, and nobody els
   s.check_clean();
 }
 
+TEST_CASE("a refusal that has begun to pass is no first token, and goes to nobody else") {
+  RequestSite s;
+  s.engines.ups["e0"] = s.engines.ups["e1"] = true;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  s.handle(UpstreamData{.of = a, .good = false});
+  CHECK(s.all<DeliverBytes>().size() == 1);
+  for (const Measured& m : s.all<Measured>()) CHECK(m.what != Measure::kTtft);
+  SUBCASE("whole") {
+    s.handle(ends(a, 400));
+    CHECK(s.all<PassOn>().empty());
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(!s.finished(r)->error);
+    CHECK(s.finished(r)->status == 400);
+    CHECK(s.finished(r)->progress.output_tokens == 0);
+  }
+  SUBCASE("cut") {
+    UpstreamEnded cut = ends(a, 400);
+    cut.outcome = fail(Code::kCorrupt, "cut off");
+    s.handle(cut);
+    CHECK(s.all<ProxyTo>().size() == 1);
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(s.finished(r)->error);
+  }
+  s.check_clean();
+}
+
+TEST_CASE("an engine whose answer is held for the client is not late, and has not failed") {
+  RequestSite s;
+  s.engines.ups["e0"] = s.engines.ups["e1"] = true;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  s.handle(UpstreamHeld{a, true});  // nothing of it came
+  s.handle(UpstreamData{a, 1});
+  s.handle(UpstreamHeld{a, true});
+  s.handle(UpstreamData{a, 1});  // was on its way
+  for (int i = 0; i < 4; ++i) s.tick(s.options.token_timeout);
+  CHECK(s.finished(r) == nullptr);
+  s.handle(UpstreamHeld{a, false});
+  s.tick(s.options.token_timeout - 1ms);
+  CHECK(s.finished(r) == nullptr);
+  SUBCASE("it goes on") {
+    s.handle(UpstreamData{a, 1});
+    s.tick(s.options.token_timeout - 1ms);
+    s.handle(ends(a, 200));
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(!s.finished(r)->error);
+  }
+  SUBCASE("it is silent then") {
+    s.tick(1ms);
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(s.finished(r)->error->status == 504);
+    CHECK(s.all<EngineAnswered>().empty());
+  }
+  SUBCASE("it ended a connection that nobody read") {
+    UpstreamEnded cut = ends(a, 200);
+    cut.outcome = fail(Code::kCorrupt, "cut off");
+    s.handle(cut);
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(s.finished(r)->error->status == 503);
+    CHECK(s.all<EngineAnswered>().empty());
+  }
+  SUBCASE("its client leaves") {
+    s.handle(UpstreamHeld{a, true});
+    s.handle(RequestCancelled{r, ""});
+    CHECK(s.all<StopProxy>().size() == 1);
+  }
+  s.check_clean();
+}
+
 TEST_CASE("an answer counts for its tenant once, as it comes or at its end") {
   RequestSite s;
   s.join("p0", true);

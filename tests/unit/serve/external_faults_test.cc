@@ -136,6 +136,60 @@ TEST_CASE("an answer that ends in its middle is not passed off as whole") {
   CHECK(o.m.conductor->external().find("odd")->outliers.failed() == 2);
 }
 
+TEST_CASE("a refusal that is cut is not passed off as whole, and goes to nobody else") {
+  Odd o;
+  o.odd->closes = true;
+  o.odd->answer =
+      "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+      "{\"half";
+  for (const char* more : {"", kStreamed}) {
+    const auto cut = o.ask(more);
+    CHECK(cut.status == 400);
+    CHECK(cut.error);
+    CHECK(cut.body == "{\"half");
+  }
+}
+
+TEST_CASE("a stream that is cut within a line ends with an error event of its own") {
+  Odd o(false);
+  o.odd->closes = true;
+  const std::string head =
+      "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 1000000\r\n\r\n";
+  const std::string event = "data: {\"a\":1}\n\n", error = "data: {\"error\":{";
+  const std::pair<std::string, std::string> table[] = {
+      {event, event + error},
+      {event + "data: {\"b", event + error},  // no client could read it
+      {event + "event: x\ndata: {}\n", event + "event: x\ndata: {}\n\n" + error},
+      {event + "event: x\ndata: {}\nid", event + "event: x\ndata: {}\n\n" + error},
+      {"data: {}\r\n\r\n", "data: {}\r\n\r\n" + error},
+      {"data: {}\r\n", "data: {}\r\n\n" + error},
+      {"data: {}\r", "data: {}\r\n\n" + error}};
+  for (const auto& row : table) {
+    o.m.conductor->external().find("odd")->outliers = OutlierWatch();
+    o.odd->answer = head + row.first;
+    const auto r = o.ask(kStreamed);
+    CHECK(r.status == 200);
+    CHECK_FALSE(r.error);
+    CHECK(r.body.substr(0, row.second.size()) == row.second);
+  }
+  o.odd->answer = head + event + "data: " + std::string(200'000, 'x');  // nobody holds that back
+  CHECK(o.ask(kStreamed).body.find("xx\n\n" + error) != std::string::npos);
+  // The engine does not stream it, though the client asked for that.
+  o.odd->answer =
+      "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{\"b";
+  const auto json = o.ask(kStreamed);
+  CHECK(json.error);
+  CHECK(json.body == "{\"b");
+}
+
+TEST_CASE("a stream whose last line has no end comes whole") {
+  Odd o(false);
+  o.odd->answer = OddEngine::whole("text/event-stream", "data: {}\n\ndata: [DONE]");
+  const auto r = o.ask(kStreamed);
+  CHECK(r.body == "data: {}\n\ndata: [DONE]");
+  CHECK_FALSE(r.error);
+}
+
 TEST_CASE("an engine that says nothing, or a byte now and then, is given up") {
   Odd o(true, 300ms);
   o.odd->answer = "";  // hangs

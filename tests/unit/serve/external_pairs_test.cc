@@ -82,6 +82,22 @@ TEST_CASE("a concurrent pair: both get the request at once, and meet by a transf
   m.check_idle();
 }
 
+TEST_CASE("a refusal by a pair's first half comes whole up to 1 MiB, else an error says so") {
+  PairSite m("sequential");
+  m.p->answer_status = 422;
+  m.p->answer = "{\"error\":\"" + std::string(200'000, 'x') + "\"}";
+  const auto whole = m.ask("/v1/completions", prompt_with(""));
+  CHECK(whole.status == 422);
+  CHECK(whole.body == m.p->answer);
+  m.p->answer = "{\"error\":\"" + std::string(1'100'000, 'x') + "\"}";
+  const auto over = m.ask("/v1/completions", prompt_with(""));
+  CHECK(over.status == 422);
+  CHECK(over.body.find("external engine p: its answer, with status 422, is over 1MiB") !=
+        std::string::npos);
+  CHECK(m.conductor->external().find("p")->outliers.failed() == 0);
+  m.check_idle();
+}
+
 TEST_CASE("the first half of a pair computes one token, whatever the API calls them") {
   PairSite m("sequential");
   const std::string rest = R"(,"max_output_tokens":7})";

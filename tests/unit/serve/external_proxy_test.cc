@@ -238,6 +238,45 @@ TEST_CASE("an answer of megabytes, as of many embeddings, comes whole") {
   CHECK(r.body == e.answer);
 }
 
+TEST_CASE("an answer with another status than 200 comes whole too") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  for (const int status : {201, 206, 400, 404, 422})
+    for (const size_t size : {200'000u, 3'000'000u}) {
+      CAPTURE(status);
+      e.answer_status = status;
+      e.answer = "{\"error\":\"" + std::string(size, 'x') + "\"}";
+      const auto r = m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})");
+      CHECK(r.status == status);
+      CHECK(r.body.size() == e.answer.size());
+      CHECK(r.body == e.answer);
+      CHECK_FALSE(r.error);
+    }
+  CHECK(m.conductor->external().find("e0")->outliers.failed() == 0);
+  CHECK(m.conductor->external().find("e0")->requests == 0);
+  CHECK((*parse_json(m.ask("/explain/mine").body))["outcome"]["status"] == 422);
+}
+
+TEST_CASE("the words of an engine that is full come whole up to 1 MiB, else an error says so") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  for (const int status : {429, 503}) {
+    CAPTURE(status);
+    e.answer_status = status;
+    e.answer = "{\"error\":\"" + std::string(1'000'000, 'x') + "\"}";
+    const auto whole = m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})");
+    CHECK(whole.status == status);
+    CHECK(whole.body == e.answer);
+    e.answer = "{\"error\":\"" + std::string(1'100'000, 'x') + "\"}";
+    const auto over = m.ask("/v1/embeddings", R"({"model":"tiny","input":"x"})");
+    CHECK(over.status == status);
+    const auto said = parse_json(over.body);
+    REQUIRE(said);
+    CHECK((*said)["error"]["message"] ==
+          strf("external engine e0: its answer, with status %d, is over 1MiB", status));
+  }
+}
+
 TEST_CASE("F90: a request to an external engine leaves a decision and its outcome") {
   Mixed m(false);
   m.engine("e0");

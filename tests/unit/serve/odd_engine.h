@@ -1,5 +1,6 @@
 // An engine that answers requests for completions with bytes as they stand: a head that lies, half
-// an answer, one byte at a time, nothing. Health checks and models are answered well.
+// an answer, one byte at a time, as many as its client takes, nothing. Health checks and models are
+// answered well.
 #pragma once
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -48,6 +49,8 @@ struct OddEngine {
     io::Fd fd;
     io::Loop::Handle watch = 0;
     std::string in, rest;  // rest: not yet dripped
+    size_t flooded = 0;    // of the answer
+    bool floods = false;
   };
   void accept() {
     io::Fd fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -80,6 +83,11 @@ struct OddEngine {
       return send(
           n, whole("application/json", models ? R"({"data":[{"id":"tiny"}]})" : std::string("{}")));
     ++asked;
+    if (floods) {
+      c.floods = true;
+      c.flooded = 0;
+      return;
+    }
     if (drips) {
       const size_t head = drips_head ? 0 : answer.find("\r\n\r\n") + 4;
       send(n, answer.substr(0, head));
@@ -97,6 +105,17 @@ struct OddEngine {
       if (c.rest.empty() && again) c.rest = ":";  // for ever
     }
   }
+  // Sends what the sockets take.
+  void flood() {
+    for (auto& [n, c] : open)
+      while (c.floods) {
+        const auto sent = ::send(n, answer.data() + c.flooded, answer.size() - c.flooded,
+                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent <= 0) break;
+        c.flooded += static_cast<size_t>(sent);
+        c.floods = c.flooded < answer.size();
+      }
+  }
   static void send(int n, const std::string& bytes) {  // who left gets nothing
     [[maybe_unused]] const auto sent =
         ::send(n, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -108,7 +127,7 @@ struct OddEngine {
   io::Loop::Handle watch = 0, dripping = 0;
   std::map<int, Conn> open;
   std::string answer;
-  bool closes = false, drips = false, drips_head = false, again = false;
+  bool closes = false, drips = false, drips_head = false, again = false, floods = false;
   int asked = 0;
 };
 

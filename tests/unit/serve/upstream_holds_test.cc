@@ -1,0 +1,206 @@
+// Clients that read more slowly than an engine writes: the engine waits, and the conductor holds
+// little of its answer meanwhile.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "http/parser.h"
+#include "mixed_site.h"
+#include "odd_engine.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace upstream_holds_test {
+namespace {
+
+constexpr size_t kBody = 64 * kMiB / kSlow;
+// What waits for the client, what was read and not yet written, and what few reads bring.
+constexpr size_t kBuffered = 3 * kMiB;
+
+// Events of different lengths, as many as make `bytes`.
+std::string events(size_t bytes) {
+  std::string out;
+  out.reserve(bytes);
+  for (size_t i = 0; out.size() < bytes; ++i) {
+    std::string one = strf("data: {\"n\":%zu,\"x\":\"", i) + std::string(i % 1009, 'x') + "\"}\n\n";
+    out += one.substr(0, bytes - out.size());
+  }
+  return out;
+}
+
+std::string chunked(std::string_view body) {
+  std::string out;
+  for (size_t piece = 1; !body.empty(); piece = piece % 99'991 + 7'919) {
+    const auto chunk = body.substr(0, piece);
+    out += strf("%zx\r\n", chunk.size());
+    out.append(chunk).append("\r\n");
+    body.remove_prefix(chunk.size());
+  }
+  return out + "0\r\n\r\n";
+}
+
+// Compares the first answer with what it must be, and keeps nothing of it.
+struct SlowClient final : http::Parser::Events {
+  explicit SlowClient(const std::string& address)
+      : fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int small = 65536;
+    REQUIRE(::setsockopt(fd.get(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small) == 0);
+    const auto where = io::parse_address(address);
+    REQUIRE(where);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(where->port);
+    REQUIRE(inet_pton(AF_INET, where->host.c_str(), &to.sin_addr) == 1);
+    REQUIRE(::connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  }
+  bool on_head(const http::Head& head) override {
+    status = head.status;
+    return true;
+  }
+  bool on_body(std::string_view piece) override {
+    if (answers > 0) return true;
+    equal = equal && piece == std::string_view(*wanted).substr(came, piece.size());
+    came += piece.size();
+    return true;
+  }
+  void ask(const std::string& path, const std::string& body) {
+    send(strf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              "Content-Length: %zu\r\n\r\n",
+              path.c_str(), body.size()) +
+         body);
+  }
+  void send(const std::string& bytes) {
+    REQUIRE(::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+            static_cast<ssize_t>(bytes.size()));
+  }
+  void read_some() {
+    char buffer[65536];
+    const auto n = ::recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    closed = closed || n == 0;
+    std::string_view rest(buffer, n > 0 ? static_cast<size_t>(n) : 0);
+    while (!rest.empty()) {
+      size_t used = 0;
+      const auto outcome = parser.feed(rest, used);
+      if (outcome == http::Parser::Outcome::kComplete) ++answers;
+      if (outcome != http::Parser::Outcome::kComplete && outcome != http::Parser::Outcome::kMore)
+        equal = false;
+      if (used == 0) return;
+      rest.remove_prefix(used);
+    }
+  }
+  io::Fd fd;
+  http::Parser parser{http::Parser::Role::kResponse, 65536, *this};
+  const std::string* wanted = nullptr;
+  int status = 0, answers = 0;
+  size_t came = 0;
+  bool equal = true, closed = false;
+};
+
+struct FloodSite {
+  FloodSite() : m(options(), false), odd(m.loop), body(events(kBody)) {
+    odd.floods = true;
+    REQUIRE(m.administer("/register", odd.registration("odd")).status == 200);
+    REQUIRE(until(m.loop, [&] { return m.conductor->external().find("odd")->up; }));
+  }
+  static ConductorOptions options() {
+    ConductorOptions o = patient();
+    o.policy.policy = "rr";
+    return o;
+  }
+  void answers(const std::string& type, bool in_chunks) {
+    const std::string head = "HTTP/1.1 200 OK\r\nContent-Type: " + type + "\r\n";
+    odd.answer = in_chunks ? head + "Transfer-Encoding: chunked\r\n\r\n" + chunked(body)
+                           : head + strf("Content-Length: %zu\r\n\r\n", body.size()) + body;
+  }
+  // Turns until `done`; the engine writes all that is taken of it.
+  bool until_so(const std::function<bool()>& done) {
+    return http::testing::wait_until(
+        m.loop,
+        [&] {
+          odd.flood();
+          most = std::max(most, m.api->unread());
+          return done();
+        },
+        5min);
+  }
+  size_t flooded() const {
+    size_t n = 0;
+    for (const auto& [fd, c] : odd.open) n += c.flooded;
+    return n;
+  }
+  Mixed m;
+  OddEngine odd;
+  const std::string body;
+  size_t most = 0;  // bytes that waited for clients
+};
+
+const std::string kAsk = R"({"model":"tiny","prompt":[1,2,3],"stream":)";
+
+}  // namespace
+
+TEST_CASE("an answer of any length reaches a client that reads slowly, and is not kept meanwhile") {
+  FloodSite f;
+  bool stream = true;
+  SUBCASE("a stream in chunks") { f.answers("text/event-stream", true); }
+  SUBCASE("a body with its length") {
+    f.answers("application/json", false);
+    stream = false;
+  }
+  SlowClient c(f.m.api->http());
+  c.wanted = &f.body;
+  c.ask("/v1/completions", kAsk + (stream ? "true}" : "false}"));
+  REQUIRE(f.until_so([&] { return f.m.api->unread() > kMiB / 2; }));
+  // Others are answered meanwhile, on other connections and behind it on the same one.
+  CHECK(f.m.ask("/live").status == 200);
+  c.send("GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  REQUIRE(f.until_so([&] {
+    c.read_some();
+    return c.answers == 2 || c.closed || !c.equal;
+  }));
+  CHECK(c.answers == 2);
+  CHECK(c.status == 200);
+  CHECK(c.came == f.body.size());
+  CHECK(c.equal);
+  CHECK(f.most > kMiB / 2);
+  CHECK(f.most <= kBuffered);
+  CHECK(f.m.conductor->external().find("odd")->outliers.failed() == 0);
+  CHECK(until(f.m.loop, [&] { return f.m.conductor->external().find("odd")->requests == 0; }));
+}
+
+TEST_CASE("a client that leaves while its answer is held closes the engine's connection") {
+  FloodSite f;
+  f.answers("text/event-stream", true);
+  SlowClient c(f.m.api->http());
+  c.wanted = &f.body;
+  c.ask("/v1/completions", kAsk + "true}");
+  REQUIRE(f.until_so([&] { return f.m.api->unread() > kMiB / 2; }));
+  c.fd.reset();
+  CHECK(f.until_so(
+      [&] { return f.m.conductor->external().find("odd")->requests == 0 && f.flooded() == 0; }));
+  CHECK(f.most <= kBuffered);
+  CHECK(f.m.conductor->external().find("odd")->outliers.failed() == 0);
+}
+
+TEST_CASE("a long refusal reaches a client that reads slowly, too") {
+  FloodSite f;
+  f.odd.answer = strf(
+                     "HTTP/1.1 422 No\r\nContent-Type: application/json\r\nContent-Length: %zu"
+                     "\r\n\r\n",
+                     f.body.size()) +
+                 f.body;
+  SlowClient c(f.m.api->http());
+  c.wanted = &f.body;
+  c.ask("/v1/completions", kAsk + "false}");
+  REQUIRE(f.until_so([&] {
+    c.read_some();
+    return c.answers == 1 || c.closed || !c.equal;
+  }));
+  CHECK(c.status == 422);
+  CHECK(c.came == f.body.size());
+  CHECK(c.equal);
+  CHECK(f.most <= kBuffered);
+}
+
+}  // namespace upstream_holds_test
