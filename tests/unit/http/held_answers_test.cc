@@ -88,7 +88,7 @@ TEST_CASE("nobody hears of a client that left, or of an answer that has ended") 
 
 TEST_CASE("a client that takes nothing is closed, though its answer waits for it") {
   ServerOptions options;
-  options.idle_timeout = 300ms;
+  options.idle_timeout = 2s;
   Fixture f(options);
   auto c = f.asked();
   f.seen[0].start(200, "text/plain");
