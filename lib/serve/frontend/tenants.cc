@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -20,8 +21,7 @@ Digest digest_of(std::string_view text) {
   return sha256(std::as_bytes(std::span(text.data(), text.size())));
 }
 
-bool same(const Digest& a,
-          const Digest& b) {  // in a time that does not depend on where they differ
+bool same(const Digest& a, const Digest& b) {
   unsigned differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ |= static_cast<unsigned>(a[i] ^ b[i]);
   return differ == 0;
@@ -92,6 +92,14 @@ bool ApiKey::matches(std::string_view authorization) const {
   return key.size() <= kKeyBytesMax && same(digest_of(key), digest_);
 }
 
+size_t Tenants::FirstWord::operator()(const Digest& d) const {
+  uint64_t word;
+  std::memcpy(&word, d.data(), sizeof word);
+  return word;
+}
+
+bool Tenants::Same::operator()(const Digest& a, const Digest& b) const { return same(a, b); }
+
 Tenants::Tenants() { entries_.emplace_back(); }
 
 Result<Tenants> Tenants::open(const std::string& path) {
@@ -109,7 +117,6 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
   Tenants out;
   out.entries_.clear();
   std::set<std::string> names;
-  std::set<Digest> given;
   for (const Json& j : *list) {
     const std::string at = strf("%s, tenant %zu", where.c_str(), out.entries_.size() + 1);
     MC_TRY(Tenant tenant, read_tenant(j, at));
@@ -127,9 +134,9 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
                     "%s: a key that is not a text of %zu to %zu printable characters", at.c_str(),
                     kKeyBytesMin, kKeyBytesMax);
       const Digest digest = digest_of(key);
-      if (!given.insert(digest).second)
+      if (out.keys_.contains(digest))
         return fail(Code::kInvalid, "%s: a key that was given before", at.c_str());
-      out.keys_.push_back({digest, out.entries_.size()});
+      out.keys_.emplace(digest, out.entries_.size());
     }
     Entry entry;
     entry.tenant = std::move(tenant);
@@ -171,23 +178,20 @@ void Tenants::renew(Tenants fresh) {
     moved.push_back(at);
   }
   keys_ = std::move(fresh.keys_);
-  for (Key& k : keys_) k.tenant = moved[k.tenant];
+  for (auto& [digest, tenant] : keys_) tenant = moved[tenant];
 }
 
 std::optional<Tenants::Index> Tenants::find(std::string_view authorization) const {
   if (!keyed()) return Index{0};
   const std::string_view key = key_in(authorization);
   if (key.size() > kKeyBytesMax) return std::nullopt;
-  const Digest digest = digest_of(key);
-  std::optional<Index> found;
-  for (const Key& k : keys_)  // to the end always
-    if (same(k.digest, digest)) found = k.tenant;
-  return found;
+  const auto at = keys_.find(digest_of(key));
+  return at == keys_.end() ? std::nullopt : std::optional(at->second);
 }
 
 std::optional<Tenants::Index> Tenants::named(const std::string& name) const {
-  for (const Key& k : keys_)
-    if (entries_[k.tenant].tenant.name == name) return k.tenant;
+  for (const auto& [digest, tenant] : keys_)
+    if (entries_[tenant].tenant.name == name) return tenant;
   return std::nullopt;
 }
 

@@ -12,9 +12,9 @@
 // shares with all others that say so. `admin` may see other tenants' requests (/explain,
 // /debug/route, /config), register engines and dismiss workers.
 //
-// Without a file all clients are one tenant without restrictions. Keys are stored as SHA-256 and
-// compared in constant time. renew() replaces the tenants by those of a file read again: a tenant
-// in both keeps its requests in flight and what it used of its limits.
+// Without a file all clients are one tenant without restrictions. Keys are stored as SHA-256, found
+// by it, and compared in constant time. renew() replaces the tenants by those of a file read again:
+// a tenant in both keeps its requests in flight and what it used of its limits.
 //
 // Thread: one owner. Time is an argument.
 #pragma once
@@ -22,6 +22,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/hash.h"
@@ -95,15 +96,17 @@ class Tenants {
     Bucket requests, tokens;
     bool used = false;
   };
-  struct Key {
-    Digest digest;
-    Index tenant;
+  struct FirstWord {  // a digest's bits are as good as a hash's
+    size_t operator()(const Digest& d) const;
+  };
+  struct Same {  // in a time that does not depend on where they differ
+    bool operator()(const Digest& a, const Digest& b) const;
   };
   static std::optional<Over> over(const Tenant& t, const Bucket& b, uint64_t per_minute,
                                   double wanted, const char* what);
   static void fill(Bucket& bucket, uint64_t per_minute, Time now);
   std::vector<Entry> entries_;
-  std::vector<Key> keys_;
+  std::unordered_map<Digest, Index, FirstWord, Same> keys_;
 };
 
 }  // namespace mc::serve
