@@ -163,7 +163,8 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted
         if constexpr (std::is_same_v<M, PutStart>) {
           const PutRevoke unused = granted_by(message, *reply);
-          if (!unused.items.empty()) (void)master_->call(unused, budget);
+          // What may yet be given back must not be granted again, to the same nonce.
+          if (!unused.items.empty() && !master_->call(unused, budget)) return fail(checked.error());
         }
         (void)master_->call(Stat{epoch_.load()}, budget);
         continue;

@@ -35,6 +35,7 @@
 #include "base/metrics.h"
 #include "base/mutex.h"
 #include "base/options.h"
+#include "base/random.h"
 #include "base/result.h"
 #include "base/time.h"
 #include "rpc/client.h"
@@ -74,7 +75,9 @@ struct ClientOptions {
   std::function<void(uint64_t done, uint64_t total)> progress{};
   std::string tenant{};
   PutConfig put{};
-  void describe(OptionList& v);  // all but put
+  // Nonces of puts, which no other client may have too; called on any thread.
+  std::function<uint64_t()> random = fresh_seed;
+  void describe(OptionList& v);  // all but put and random
 };
 
 // kNotAdmitted: the pool does not keep objects of its class; no bytes moved.

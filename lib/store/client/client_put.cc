@@ -110,6 +110,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
   start.pin = config.pin == "hard" ? 2 : config.pin == "soft" ? 1 : 0;
   start.ttl_ms = static_cast<uint64_t>(config.ttl / std::chrono::milliseconds(1));
   start.group = config.group;
+  start.nonce = std::max<uint64_t>(options_.random(), 1);
   for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes, w.tried});
   auto started = ask(start, deadline, options_.put_wait);
   if (started && started->items.size() != writes.size())

@@ -241,7 +241,7 @@ ObjectRecord Master::record_of(const Object& object, const Replica& replica) con
 void Master::record_of(const Object& object, const Replica& replica, ObjectRecord& record) const {
   record.key = object.key();
   record.bytes = object.bytes;
-  record.checksum = object.checksum;
+  record.checksum = object.state == ObjectState::kWriting ? 0 : object.checksum;
   record.generation = replica.generation;
   if (object.tenant != 0) record.tenant = tenants_[object.tenant].name;
   record.cls = static_cast<uint8_t>(object.cls);

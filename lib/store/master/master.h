@@ -75,6 +75,7 @@ struct MasterOptions {
 inline constexpr const char* kLostWithNode = "lost: its node is gone";  // of events
 
 inline Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
+inline uint64_t& nonce_of(Object& object) { return object.checksum; }  // of one in kWriting
 
 class Master {
  public:
@@ -295,7 +296,7 @@ class Master {
                   Time now);
   Outcome no_room(uint64_t bytes, Time now) const;
   std::string in_the_way(Time now) const;
-  Outcome known(Object& object, Time now);
+  void tell_grant(const Object& object, ParkedPut& put, PutGrant& answer) const;
   Outcome may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now);
   bool still_true(const Object& object) const;
   Result<> may_stay(const PutStart& m, uint16_t tenant, uint64_t bytes, size_t copies) const;

@@ -34,6 +34,18 @@ Duration ttl_of(uint64_t ms) {
   return std::chrono::milliseconds(std::min(ms, 100 * kYear));
 }
 
+// Of the put of an item; 0: none. Another item of its batch may have the same key, but not the same
+// nonce.
+uint64_t item_nonce(const PutStart& m, size_t i) { return m.nonce == 0 ? 0 : m.nonce + i; }
+
+// Whether the object is being written by this very put: the answer to an earlier try was lost.
+bool asked_before(Object* object, const PutStart& m, size_t i) {
+  const uint64_t nonce = item_nonce(m, i);
+  return nonce != 0 && object != nullptr && object->state == ObjectState::kWriting &&
+         nonce_of(*object) == nonce && object->bytes == m.items[i].bytes &&
+         object->promoted == m.promote;
+}
+
 }  // namespace
 
 Outcome Master::no_room(uint64_t bytes, Time now) const {
@@ -72,18 +84,6 @@ std::string Master::in_the_way(Time now) const {
   return out.empty() ? "what is left is pinned, or no node has so much in few enough pieces" : out;
 }
 
-// Whether a known key may be put again: only if its writer has given up.
-Outcome Master::known(Object& object, Time now) {
-  const std::string key = escape(object.key());
-  if (object.state == ObjectState::kComplete) {
-    if (object.queued) tenants_.queue_of(object)->use(object);
-    return outcome(Code::kExists, strf("key '%s' is stored already", key.c_str()));
-  }
-  if (object.state == ObjectState::kRecording || now - object.until < options_.put_discard)
-    return outcome(Code::kBusy, strf("key '%s' is being written by another", key.c_str()));
-  return {};
-}
-
 // Whether so many copies keep within the shares of what eviction cannot free.
 Result<> Master::may_stay(const PutStart& m, uint16_t tenant, uint64_t bytes, size_t copies) const {
   const bool stays = Tenants::stays(static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin));
@@ -102,8 +102,12 @@ Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenan
   if (want.tried && tombstones_.is_deleted(disk_name(tenant, want.key), want.tried))
     return refuse(Code::kExists, "was stored, and removed or replaced since");
   if (Object* object = find(tenant, want.key)) {
-    Outcome answer = known(*object, now);
-    if (!answer.ok()) return answer;
+    if (object->state == ObjectState::kComplete) {
+      if (object->queued) tenants_.queue_of(*object)->use(*object);
+      return refuse(Code::kExists, "is stored already");
+    }
+    if (object->state == ObjectState::kRecording || now - object->until < options_.put_discard)
+      return refuse(Code::kBusy, "is being written by another");
     abandon(*object, now);
   } else if (m.promote != on_disk(tenant, want.key)) {
     return m.promote ? refuse(Code::kNotFound, "is on no disk any more")
@@ -127,9 +131,18 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
                                 bool last_try, Time now) {
   const PutWant& want = m.items[i];
   PutGrant& answer = put.reply.items[i];
-  answer.outcome = may_begin(m, want, tenant, now);
-  if (!answer.outcome.ok()) return Tried::kAnswered;
   const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
+  answer.outcome = may_begin(m, want, tenant, now);
+  if (answer.outcome.code == static_cast<uint8_t>(Code::kBusy)) {
+    Object* const object = find(tenant, want.key);
+    if (!asked_before(object, m, i) || replica_count(*object) > replicas) return Tried::kAnswered;
+    object->until = now;
+    writing_.erase(object->self);
+    writing_.push_back(object->self);
+    tell_grant(*object, put, answer);
+    return Tried::kAnswered;
+  }
+  if (!answer.outcome.ok()) return Tried::kAnswered;
   const bool hopeless =
       rebuild_.over(now) && members_.capacity() > 0 && want.bytes > members_.largest();
   if (!hopeless && !within_quota(tenant, want.bytes, put.late, now)) {
@@ -171,19 +184,27 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   object.bytes = want.bytes;
   object.until = now;
   object.promoted = m.promote;
+  nonce_of(object) = item_nonce(m, i);
   writing_.push_back(object.self);
-  answer.generation = next_generation();
+  const Generation generation = next_generation();
   for (Replica& r : at) {
-    r.generation = answer.generation;
+    r.generation = generation;
     add_replica(object, r);
   }
   if (m.cls != 0 || m.pin != 0 || !m.group.empty())
     set_config(object, static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin),
                m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
-  answer.places.reserve(at.size());
-  for (const Replica& r : at)
-    answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
+  tell_grant(object, put, answer);
   return Tried::kAnswered;
+}
+
+void Master::tell_grant(const Object& object, ParkedPut& put, PutGrant& answer) const {
+  answer.outcome = {};
+  answer.generation = object.generation;
+  answer.places.reserve(replica_count(object));
+  each_replica(object, [&](const Replica& r) {
+    answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
+  });
 }
 
 // Evicts the tenant's own objects if its quota requires it; for a late put without the disks.

@@ -32,7 +32,8 @@ struct Replica {
 
 struct Object {
   Generation generation;  // of the first replica
-  uint64_t bytes = 0, checksum = 0;
+  uint64_t bytes = 0;
+  uint64_t checksum = 0;     // in kWriting the nonce of its put
   Time until = Time::min();  // the end of its lease; during a put, its start
   char* key_data = nullptr;  // the table's
   Member* node = nullptr;    // the first replica

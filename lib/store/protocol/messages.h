@@ -131,9 +131,13 @@ struct PutStart {
   uint64_t ttl_ms = 0;   // of a kContext, or of the pin; 0: unlimited
   std::string group{};   // objects of a group are leased and evicted together
   bool promote = false;  // a copy on a disk does not refuse it
+  // 64 random bits, the same when this message is sent again because its answer did not come. What
+  // the first one was granted is then granted again. A grant that was given back is not asked for
+  // again: its writer promised to write no more. 0: none.
+  uint64_t nonce = 0;
   static void fields(auto& a, auto& m) {
     a(wire::at_most<kBatchMax>(m.items), m.replicas, m.prefer, m.wait_ms, m.tenant, m.host,
-      m.prefer_local, m.cls, m.pin, m.ttl_ms, m.group, m.promote);
+      m.prefer_local, m.cls, m.pin, m.ttl_ms, m.group, m.promote, m.nonce);
   }
 };
 

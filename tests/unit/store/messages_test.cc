@@ -61,10 +61,10 @@ TEST_CASE("every message reads back what was written, and damaged ones crash not
 
 TEST_CASE("the bytes of put-start on the wire are these") {
   const std::string bytes = wire::encode(PutStart{{{"k", 1}}, 1, "", 0});
-  // array 12: [ array 1: [ array 2: ["k", 1] ], 1, "", 0, tenant "", host "", false, 0, 0, 0, "",
-  //             false ]
+  // array 13: [ array 1: [ array 2: ["k", 1] ], 1, "", 0, tenant "", host "", false, 0, 0, 0, "",
+  //             false, nonce 0 ]
   CHECK(bytes ==
-        std::string("\x9c\x91\x92\xa1k\x01\x01\xa0\x00\xa0\xa0\xc2\x00\x00\x00\xa0\xc2", 17));
+        std::string("\x9d\x91\x92\xa1k\x01\x01\xa0\x00\xa0\xa0\xc2\x00\x00\x00\xa0\xc2\x00", 18));
 }
 
 TEST_CASE("a directory carries out orders twice without harm, and none outside its segment") {

@@ -1,0 +1,219 @@
+// A put-start that is sent again, because its answer was lost, with the same nonce.
+#include <algorithm>
+
+#include "tests/unit/store/fake_cluster.h"
+
+namespace mc::store {
+namespace {
+
+PutStart with_nonce(uint64_t nonce, uint32_t replicas = 1) {
+  PutStart m;
+  m.nonce = nonce;
+  m.replicas = replicas;
+  return m;
+}
+
+bool is_same(const PutGrant& a, const PutGrant& b) {
+  return a.outcome.ok() && b.outcome.ok() && a.generation == b.generation &&
+         std::ranges::equal(a.places, b.places, [](const auto& x, const auto& y) {
+           return wire::encode(x) == wire::encode(y);
+         });
+}
+
+Code code_of(const PutGrant& grant) { return Code{grant.outcome.code}; }
+
+}  // namespace
+
+TEST_CASE("a put-start that is sent again is granted the same again, and takes no more space") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  PutStart m = with_nonce(77, 2);
+  m.group = "g";
+  m.pin = static_cast<uint8_t>(Pin::kHard);
+  const PutGrant first = c.grant(m, "k", 10 * kPage);
+  REQUIRE(first.places.size() == 2);
+  const uint64_t used = c.stat().tenants[0].used;
+  CHECK(is_same(first, c.grant(m, "k", 10 * kPage)));
+  CHECK(is_same(first, c.grant(m, "k", 10 * kPage)));
+  CHECK(c.stat().tenants[0].used == used);
+  CHECK(c.stat().writing == 1);
+  CHECK(c.end("k", first.generation).ok());
+  CHECK(c.get("k").checksum == 1);
+  CHECK(c.get("k").places.size() == 2);
+}
+
+TEST_CASE("a value in pieces is granted in the same pieces again") {
+  MasterOptions options;
+  options.high_watermark = 1;
+  options.eviction_ratio = 0;
+  FakeCluster c(options);
+  c.add("n", 16 * kPage);
+  for (int i = 0; i < 16; ++i) REQUIRE(c.put("k" + std::to_string(i), kPage) == kDone);
+  for (int i = 0; i < 16; i += 2) REQUIRE(c.remove("k" + std::to_string(i))->ok());
+  const PutGrant first = c.grant(with_nonce(77), "k", 3 * kPage);
+  REQUIRE(first.places.size() == 1);
+  REQUIRE(first.places[0].more.size() == 2);
+  CHECK(is_same(first, c.grant(with_nonce(77), "k", 3 * kPage)));
+}
+
+TEST_CASE("only the same nonce for the same value of the same key has the grant again") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  const PutGrant first = c.grant(with_nonce(77, 2), "k", 1000);
+  REQUIRE(first.places.size() == 2);
+  CHECK(code_of(c.grant(with_nonce(0, 2), "k", 1000)) == Code::kBusy);  // an older client
+  CHECK(code_of(c.grant(with_nonce(78, 2), "k", 1000)) == Code::kBusy);
+  CHECK(code_of(c.grant(with_nonce(77, 2), "k", 1001)) == Code::kBusy);
+  CHECK(code_of(c.grant(with_nonce(77, 1), "k", 1000)) == Code::kBusy);
+  PutStart promoted = with_nonce(77, 2);
+  promoted.promote = true;
+  CHECK(code_of(c.grant(promoted, "k", 1000)) == Code::kBusy);
+  PutStart other = with_nonce(77, 2);
+  other.tenant = "other";
+  const PutGrant others = c.grant(other, "k", 1000);  // a key of its own
+  REQUIRE(others.outcome.ok());
+  CHECK(others.generation != first.generation);
+  CHECK(is_same(first, c.grant(with_nonce(77, 2), "k", 1000)));
+  // Without a nonce nothing is known again.
+  REQUIRE(c.grant("old", 1000).outcome.ok());
+  CHECK(code_of(c.grant("old", 1000)) == Code::kBusy);
+  CHECK(code_of(c.grant(with_nonce(77), "old", 1000)) == Code::kBusy);
+}
+
+TEST_CASE("a put that ended, or was given back, is not granted again by its nonce") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant ended = c.grant(with_nonce(77), "ended", 1000);
+  c.master->handle(PutEnd{{{"ended", ended.generation, 1}}}, c.now, [](const auto&) {});
+  std::optional<PutStarted> again;
+  PutStart m = with_nonce(77);
+  m.items = {{"ended", 1000}};
+  c.master->handle(m, c.now, [&](const Result<PutStarted>& r) { again = r.value(); });
+  REQUIRE(again);
+  CHECK(code_of(again->items[0]) == Code::kBusy);  // the node has not recorded it yet
+  c.pump();
+  CHECK(code_of(c.grant(with_nonce(77), "ended", 1000)) == Code::kExists);
+
+  const PutGrant revoked = c.grant(with_nonce(78), "revoked", 1000);
+  REQUIRE(c.revoke("revoked", revoked.generation).ok());
+  const PutGrant anew = c.grant(with_nonce(78), "revoked", 1000);
+  REQUIRE(anew.outcome.ok());
+  CHECK(anew.generation != revoked.generation);
+  CHECK(Code{c.end("revoked", revoked.generation).code} == Code::kStale);
+  CHECK(c.end("revoked", anew.generation).ok());
+}
+
+TEST_CASE("a put whose client asks again has its whole time from then on, one discarded none") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant late = c.grant(with_nonce(77), "late", 1000);
+  const PutGrant slow = c.grant(with_nonce(78), "slow", 1000);
+  c.run_until(c.now + 20s);
+  CHECK(is_same(late, c.grant(with_nonce(77), "late", 1000)));
+  c.run_until(c.now + 20s);
+  CHECK(c.master->totals().puts_discarded == 1);
+  CHECK(c.end("late", late.generation).ok());
+  const PutGrant anew = c.grant(with_nonce(78), "slow", 1000);
+  REQUIRE(anew.outcome.ok());
+  CHECK(anew.generation != slow.generation);
+  CHECK(anew.places[0].offset != slow.places[0].offset);  // which its writer may still write
+  CHECK(Code{c.end("slow", slow.generation).code} == Code::kStale);
+}
+
+TEST_CASE("a key that a batch has twice is granted once, however often the batch is sent") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  PutStart m = with_nonce(UINT64_MAX - 1);
+  m.items = {{"a", 1000}, {"k", 1000}, {"k", 1000}, {"k", 1000}, {"b", 1000}};
+  std::vector<PutStarted> replies;
+  for (int i = 0; i < 3; ++i)
+    c.master->handle(m, c.now, [&](const Result<PutStarted>& r) { replies.push_back(r.value()); });
+  REQUIRE(replies.size() == 3);
+  for (const PutStarted& reply : replies) {
+    CHECK(is_same(reply.items[1], replies[0].items[1]));
+    CHECK(code_of(reply.items[2]) == Code::kBusy);
+    CHECK(code_of(reply.items[3]) == Code::kBusy);
+    CHECK(is_same(reply.items[0], replies[0].items[0]));
+    CHECK(is_same(reply.items[4], replies[0].items[4]));
+  }
+  CHECK(c.stat().writing == 3);
+}
+
+TEST_CASE("tries of one put that wait for space are granted the same") {
+  FakeCluster c;
+  c.add("n", 4 * kPage);
+  REQUIRE(c.put("full", 4 * kPage) == kDone);
+  REQUIRE(c.get("full").outcome.ok());  // leased
+  PutStart m = with_nonce(77);
+  m.items = {{"k", 2 * kPage}};
+  m.wait_ms = 60'000;
+  std::vector<PutStarted> replies;
+  for (int i = 0; i < 2; ++i)
+    c.master->handle(m, c.now, [&](const Result<PutStarted>& r) { replies.push_back(r.value()); });
+  CHECK(replies.empty());
+  c.run_until(c.now + 11s);
+  REQUIRE(replies.size() == 2);
+  CHECK(is_same(replies[0].items[0], replies[1].items[0]));
+}
+
+TEST_CASE("a lost node's part of a grant is not granted again, nor anything by another master") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  const PutGrant first = c.grant(with_nonce(77, 2), "k", 1000);
+  REQUIRE(first.places.size() == 2);
+  REQUIRE(c.master->handle(Unmount{"a", Generation{7}}, c.now));
+  const PutGrant left = c.grant(with_nonce(77, 2), "k", 1000);
+  REQUIRE(left.outcome.ok());
+  CHECK(left.generation == first.generation);
+  CHECK(left.places.size() == 1);
+  c.nodes.erase("a");
+  c.restart_master(kEpoch + 10);  // nonces are lost, and so are the grants
+  const PutGrant anew = c.grant(with_nonce(77, 2), "k", 1000);
+  REQUIRE(anew.outcome.ok());
+  CHECK(anew.generation != first.generation);
+  CHECK(Code{c.end("k", first.generation).code} == Code::kStale);
+  CHECK(c.end("k", anew.generation).ok());
+}
+
+TEST_CASE("a put-end that is sent again after a removal does not put the value again") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant(with_nonce(77), "k", 1000);
+  REQUIRE(c.end("k", g.generation).ok());  // the answer is lost
+  CHECK(c.end("k", g.generation).ok());
+  REQUIRE(c.remove("k")->ok());
+  CHECK(Code{c.end("k", g.generation).code} == Code::kStale);
+  CHECK(code_of(c.grant(with_nonce(78), "k", 1000, g.generation)) == Code::kExists);
+  CHECK_FALSE(c.has("k"));
+}
+
+TEST_CASE("a put-start of an older client has no nonce") {
+  const std::string sent =
+      "\x9c\x91\x93\xa1m\x0e\x0f\x02\xa1"
+      "c\x04\xa1"
+      "e\xa1"
+      "f\xc3\x08\x09\x0a\xa1k\xc3";
+  const auto read = wire::decode<PutStart>(sent);
+  REQUIRE(read);
+  CHECK(read->items.at(0).tried == Generation{15});
+  CHECK(read->group == "k");
+  CHECK(read->promote);
+  CHECK(read->nonce == 0);
+}
+
+TEST_CASE("nodes are not told nonces") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant(with_nonce(77), "k", 1000);
+  REQUIRE(c.master->handle(PutRevoke{{{"k", g.generation, 0}}}, c.now));
+  REQUIRE(n.inbox);
+  REQUIRE(n.inbox->orders.size() == 1);
+  const Order& order = n.inbox->orders[0];
+  CHECK(order.record.generation == g.generation);
+  CHECK(order.record.checksum == 0);
+}
+
+}  // namespace mc::store
