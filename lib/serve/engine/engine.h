@@ -19,41 +19,14 @@
 
 #include "base/hash.h"
 #include "base/time.h"
-#include "cost/model_spec.h"
+#include "cost/timing.h"
 #include "io/fd.h"
 #include "model/forward/logits.h"
 #include "serve/protocol/token_logprobs.h"
 
 namespace mc::serve {
 
-// Predicts how long work takes: the cost model times `scale` (0: no wait). The chunks of a prompt
-// add up to prefill(n, reused), however it is cut.
-struct Timing {
-  cost::ModelSpec spec;
-  double scale = 1;
-
-  Duration prefill(uint64_t n, uint64_t reused) const {
-    return scaled(cost::prefill_seconds(spec, n, reused));
-  }
-  Duration load(uint64_t reused) const {  // of reused KV, part of prefill()
-    return scaled(static_cast<double>(reused * spec.kv_bytes_per_token()) /
-                  spec.cost.load_bytes_per_s);
-  }
-  // Tokens [begin, end) of a prompt; the first chunk (begin == reused) has the fixed cost.
-  // Excludes the load. A layer takes 1 / layers of it.
-  Duration chunk(uint64_t begin, uint64_t end, uint64_t reused) const {
-    const auto b = static_cast<double>(begin), e = static_cast<double>(end);
-    const cost::CostModel& c = spec.cost;
-    return scaled((begin == reused ? c.c0 : 0) + c.c1 * (e - b) + c.c2 * (e * e - b * b));
-  }
-  // One decode step of `batch` requests whose contexts sum to `context_tokens`.
-  Duration step(uint64_t batch, uint64_t context_tokens) const {
-    return scaled(cost::step_seconds(spec, batch, context_tokens));
-  }
-
- private:
-  Duration scaled(double seconds) const { return from_seconds(seconds * scale); }
-};
+using cost::Timing;
 
 // A sequence and its KV blocks. Owns nothing: the caller keeps all alive and unmoved.
 struct SequenceView {

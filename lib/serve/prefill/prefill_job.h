@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "rpc/server.h"
+#include "serve/batch/batcher.h"
 #include "serve/connector/kv_sender.h"
 #include "serve/kvcache/block_manager.h"
 #include "serve/prefill/layer_load.h"
 #include "serve/protocol/messages.h"
-#include "serve/runtime/batcher.h"
 #include "telemetry/step_spans.h"
 #include "telemetry/tracer.h"
 

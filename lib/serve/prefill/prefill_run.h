@@ -10,12 +10,12 @@
 #include <functional>
 #include <memory>
 
+#include "serve/batch/batcher.h"
 #include "serve/connector/kv_sender.h"
 #include "serve/connector/store_connector.h"
 #include "serve/prefill/prefill_pipeline.h"
 #include "serve/prefill/prefill_remote_prefix.h"
 #include "serve/prefill/prefill_shared.h"
-#include "serve/runtime/batcher.h"
 
 namespace mc::serve {
 

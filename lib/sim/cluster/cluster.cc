@@ -134,6 +134,13 @@ void Cluster::become_decode(uint32_t i) {
     d.load_bytes_per_s = o_.load_bytes_per_s;
     d.chunk_tokens = o_.chunk_tokens;
     d.chunk_penalty = o_.chunk_penalty;
+    if (!coupled_)
+      d.memory = {.blocks = o_.decode_tokens / block(),
+                  .block_tokens = static_cast<uint32_t>(block()),
+                  .preempt = o_.preempt,
+                  .watermark = o_.watermark,
+                  .swap_bytes = o_.swap_memory.n,
+                  .copy_bytes_per_s = o_.load_bytes_per_s};
     n.decoder = std::make_unique<Decoder>(spec_, d, o_.keep_gaps);
   }
   if (coupled_) return;
@@ -210,6 +217,15 @@ void SimOptions::describe(OptionList& v) {
     "contexts last",
     kCacheRules);
   v("decode-tokens", decode_tokens, "tokens of KV that a decode node has room for");
+  v("preempt", preempt,
+    "what becomes of the KV of the youngest answers when a decode node's blocks run out: copied to "
+    "host memory while there is room (swap), computed again (recompute), or what is predicted to "
+    "be faster (auto); off: each request takes the blocks of its prompt and its whole answer at "
+    "once",
+    serve::kPreemptModes);
+  v("watermark", watermark,
+    "share of a decode node's blocks that new requests leave free for answers that grow");
+  v("swap-memory", swap_memory, "host memory of a decode node for the KV of preempted requests");
   v("nic-gbps", nic_gbps, "Gbit/s of each node's NIC, each way; 0: the model's");
   v("overhead", overhead, "of a decision and its messages, part of every TTFT");
   v("policy", policy.policy, "how prefill nodes are chosen", sched::kPolicies);
@@ -258,6 +274,8 @@ Result<> check(const SimOptions& o) {
         Code::kInvalid,
         "--cache-tokens %llu, --decode-tokens %llu: want at most 1000000000, and at least 1",
         static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
+  if (!(o.watermark >= 0 && o.watermark < 1))
+    return fail(Code::kInvalid, "--watermark %g: want at least 0 and less than 1", o.watermark);
   if (o.vram_tokens > o.cache_tokens || o.ssd_tokens > 100'000'000'000 || !(o.ssd_bytes_per_s >= 1))
     return fail(
         Code::kInvalid,

@@ -5,12 +5,13 @@
 // give the same results, bit by bit.
 //
 // What is modelled. A request arrives and is decided at once. Its decode node locks the blocks of
-// prompt and answer, or has no room. It joins its prefill node's queue after `overhead`; a longer
+// the prompt, or has no room. It joins its prefill node's queue after `overhead`; a longer
 // prefix held elsewhere is fetched over the network from then on. Its prompt is computed alone,
 // reusing what the node's cache (a serve::BlockManager) holds when it starts. Its KV then crosses
 // the network, is loaded, and joins the decode batch between steps. TTFT ends with the first step's
-// token. Nothing of this is overlapped, as in the calibration. With engine coupled or chunked every
-// node computes prompts and decodes; see decoder.h.
+// token. Nothing of this is overlapped, as in the calibration. Answers take blocks as they grow,
+// and the youngest make room for the oldest (sim/cluster/decoder_memory.h). With engine coupled or
+// chunked every node computes prompts and decodes; see decoder.h.
 //
 // Caches have tiers and know the class of a request (sim/cluster/node_cache.h). With cpp_group,
 // groups of prefill nodes compute long prompts as a pipeline of chunks: a group is one node with
@@ -60,14 +61,17 @@ inline constexpr uint64_t kNodesMax = 30'000;
 
 struct SimOptions {
   std::string engine = "disaggregated";
-  uint64_t prefill = 8, decode = 8;    // coupled, chunked: their sum is the number of nodes
-  uint64_t cache_tokens = 3'000'000;   // of KV that each node caches in DRAM; 0: none
-  uint64_t vram_tokens = 0;            // copies of these in VRAM, which need no loading
-  uint64_t ssd_tokens = 0;             // on the SSD of each node
-  double ssd_bytes_per_s = 6e9;        // reading from it
-  std::string cache_rule = "lru";      // of kCacheRules
-  uint64_t decode_tokens = 1'200'000;  // of KV that a decode node computes on
-  double nic_gbps = 0;                 // of each node, both ways; 0: the model's
+  uint64_t prefill = 8, decode = 8;      // coupled, chunked: their sum is the number of nodes
+  uint64_t cache_tokens = 3'000'000;     // of KV that each node caches in DRAM; 0: none
+  uint64_t vram_tokens = 0;              // copies of these in VRAM, which need no loading
+  uint64_t ssd_tokens = 0;               // on the SSD of each node
+  double ssd_bytes_per_s = 6e9;          // reading from it
+  std::string cache_rule = "lru";        // of kCacheRules
+  uint64_t decode_tokens = 1'200'000;    // of KV that a decode node computes on
+  std::string preempt = "auto";          // of serve::kPreemptModes
+  double watermark = 0.01;               // share of the blocks that a reservation leaves free
+  Bytes swap_memory{uint64_t{1} << 30};  // of a decode node, for the KV of preempted requests
+  double nic_gbps = 0;                   // of each node, both ways; 0: the model's
   Duration overhead{std::chrono::milliseconds(50)};  // of a decision and its messages
   double load_bytes_per_s = 101e9;                   // of KV into fast memory
   double join_share = 0.7;
@@ -135,7 +139,8 @@ struct SimResult {
   uint64_t failures = 0, restarted = 0;              // of nodes; requests restarted because of them
   double duration_s = 0;
   uint64_t events = 0;
-  double steps = 0, token_steps = 0;  // of decode
+  double steps = 0, token_steps = 0;                // of decode
+  uint64_t preemptions = 0, preempted_to_host = 0;  // others were computed again
   std::vector<Sample> timeline;
   std::vector<Move> moves;
   Copies copies;

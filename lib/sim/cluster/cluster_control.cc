@@ -90,9 +90,14 @@ void Cluster::finish() {
   result_.duration_s = to_seconds(last_ - start_);
   for (const SimNode& n : nodes_) {
     if (n.decoder) {
-      result_.steps += static_cast<double>(n.decoder->steps());
-      result_.token_steps += static_cast<double>(n.decoder->token_steps());
+      result_.steps += static_cast<double>(n.decoder->totals().steps);
+      result_.token_steps += static_cast<double>(n.decoder->totals().token_steps);
     }
+    if (n.decoder && n.decoder->memory() != nullptr)
+      for (const Preemption& p : n.decoder->memory()->preemptions()) {
+        ++result_.preemptions;
+        result_.preempted_to_host += p.way == serve::KvWay::kHost;
+      }
     if (n.prefill)
       result_.prefill_busy_share.push_back(result_.duration_s > 0 ? n.busy_s / result_.duration_s
                                                                   : 0);

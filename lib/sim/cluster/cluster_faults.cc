@@ -88,7 +88,6 @@ void Cluster::down(uint32_t node) {
   n.occupant = kNowhere;
   n.work.clear();
   n.queue.clear();
-  n.held = 0;
   if (n.cache) n.cache->lose_memory();
   if (coupled_) {
     index_.retire(slot(node));

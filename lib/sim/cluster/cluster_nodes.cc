@@ -215,11 +215,14 @@ void Cluster::restep(uint32_t node) {
 void Cluster::step(uint32_t node) {
   std::vector<Decoded> ended;
   std::vector<uint64_t> begun;
-  nodes_[node].decoder->tick(now_, ended, &begun);
+  SimNode& n = nodes_[node];
+  n.decoder->tick(now_, ended, &begun);
   if (coupled_) {
     for (const Decoded& d : ended) done_coupled(d);
     return restep(node);
   }
+  for (const Decoded& d : ended) n.untold += d.blocks;
+  if (n.free_blocks() != n.worker.blocks_free) speak(n);
   for (const uint64_t id : begun) {
     SimRequest& request = requests_[id];
     request.told = true;
@@ -231,6 +234,7 @@ void Cluster::step(uint32_t node) {
     const auto id = static_cast<uint32_t>(d.id);
     SimRequest& request = requests_[id];
     note(d);
+    n.untold -= d.blocks;
     release(request);
     const uint32_t first = request.told ? 2 : 1;
     tell(sched::TokensArrived{.of = ref(id),

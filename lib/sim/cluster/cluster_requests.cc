@@ -58,7 +58,7 @@ void Cluster::send(const sched::SendStep& step) {
   }
 }
 
-// The decode node locks the blocks of prompt and answer, or has no room for them.
+// The decode node locks blocks, or has no room for them.
 void Cluster::reserve(const sched::SendStep& step) {
   SimRequest& request = of(step.of);
   request.attempt = step.of.attempt;
@@ -68,21 +68,20 @@ void Cluster::reserve(const sched::SendStep& step) {
   request.decode_joined = step.to.joined;
   if (request.hashes.empty()) request.hashes = block_hashes(*request.arrived->record, block());
   SimNode& n = nodes_[request.decode];
-  const uint64_t need = fleet_.blocks(request.tokens + request.answer);
   sched::StepAnswered answer{.of = step.of, .step = step.step};
-  if (n.held + need > n.worker.blocks_total) {
-    answer.outcome = fail(Code::kNoSpace, "%s has no room", n.name.c_str());
-  } else {
-    request.held = need;
-    n.held += need;
-  }
+  const Time before = n.decoder->deadline();
+  request.reserved =
+      n.decoder->reserve({step.of.request - 1, request.tokens, request.answer}, now_).has_value();
+  if (!request.reserved) answer.outcome = fail(Code::kNoSpace, "%s has no room", n.name.c_str());
+  if (n.decoder->deadline() != before) restep(request.decode);
   speak(n);
   tell(std::move(answer));
 }
 
 // As in a heartbeat, at each change.
 void Cluster::speak(SimNode& n) {
-  n.worker.blocks_free = n.worker.blocks_total - n.held;
+  n.worker.blocks_free = n.free_blocks();
+  n.worker.growth = n.decoder->memory()->growth();
   n.worker.reserved_blocks = 0;
   ++n.worker.spoke;
   roster_.note(n.worker);
@@ -94,10 +93,11 @@ bool Cluster::there(const SimRequest& request, bool prefill) const {
 }
 
 void Cluster::release(SimRequest& request) {
-  const uint64_t held = std::exchange(request.held, 0);
-  if (held == 0 || !there(request, false)) return;
+  if (!std::exchange(request.reserved, false) || !there(request, false)) return;
   SimNode& n = nodes_[request.decode];
-  n.held -= held;
+  const Time before = n.decoder->deadline();
+  n.decoder->release(static_cast<uint64_t>(&request - requests_.data()), now_);
+  if (n.decoder->deadline() != before) restep(request.decode);
   speak(n);
 }
 
@@ -158,6 +158,7 @@ void Cluster::join(uint32_t i) {
   const uint64_t cached = cache_blocks() > 0 ? cache_blocks() : kBoundless;
   n.worker.blocks_total = n.prefill ? cached : o_.decode_tokens / block();
   n.worker.blocks_free = n.worker.blocks_total;
+  if (!n.prefill) n.worker.growth = n.decoder->memory()->growth();
   n.worker.ledger.set_order(order());
   roster_.join(n.worker);
   if (machine_.waiting() > 0) tell(sched::RoomFreed{});

@@ -6,6 +6,7 @@
 //
 // Thread: one owner. Pure: time is what the events say.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <unordered_map>
@@ -56,7 +57,7 @@ struct SimRequest {
   uint32_t attempt = 0;  // 0: none
   uint32_t prefill = 0, decode = 0;
   uint64_t prefill_joined = 0, decode_joined = 0;  // sched::WorkerRef::joined of both
-  uint64_t held = 0;                               // blocks of the decode node
+  bool reserved = false;                           // it has, or had, blocks of the decode node
   uint64_t pinned_tokens = 0;                      // of its remote prefix
   uint64_t fetched_blocks = 0, fetched_tokens = 0;
   bool fetching = false, told = false;  // told: its first token
@@ -83,8 +84,12 @@ struct SimNode {
   double busy_s = 0;
   // Decode.
   std::unique_ptr<Decoder> decoder;
-  uint64_t turn = 0;  // of the newest step event
-  uint64_t held = 0;  // blocks of requests that it accepted
+  uint64_t turn = 0;    // of the newest step event
+  uint64_t untold = 0;  // blocks of requests whose end the machine does not know yet
+  uint64_t free_blocks() const {
+    const uint64_t available = decoder->memory()->available();
+    return available - std::min(untold, available);
+  }
 };
 
 class Cluster {

@@ -1,7 +1,6 @@
 #include "sim/cluster/decoder.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "base/result.h"
@@ -12,39 +11,15 @@ void Decoder::ready(const Decoding& request, Time now) {
   MC_CHECK(request.answer > 0);
   pending_.push_back(request);
   waiting_tokens_ += request.context;
-  if (!stepping_) return begin(now);
-  if (prompting_ || !fits(request)) return;
-  // It joins at the end of the running step, so later planned steps are dropped.
-  now_.count = std::min(now_.count, count_by(to_seconds(now - starts_) - stall_s_));
-  ends_ = starts_ + from_seconds(stall_s_ + sum(now_.count));
-}
-
-double Decoder::sum(uint64_t count) const {
-  const auto n = static_cast<double>(count);
-  return n * now_.first + now_.rise * n * (n - 1) / 2;
-}
-
-uint64_t Decoder::count_by(double seconds) const {
-  if (seconds <= now_.first) return 1;
-  double guess = seconds / now_.first;
-  if (now_.rise > 0) {  // first n + rise n (n - 1) / 2 = seconds
-    const double a = now_.rise / 2, b = now_.first - a;
-    guess = (-b + std::sqrt(b * b + 4 * a * seconds)) / (2 * a);
-  }
-  auto n = static_cast<uint64_t>(std::max(std::floor(guess), 1.0));
-  while (n > 1 && sum(n - 1) >= seconds) --n;
-  while (sum(n) < seconds) ++n;
-  return n;
+  if (memory_) memory_->arrived(request.id);
+  if (!plan_.running()) return begin(now);
+  if (prompt_.running || !fits(request)) return;
+  plan_.end_step(now);  // then it joins
 }
 
 bool Decoder::fits(const Decoding& r) const {
+  if (memory_) return true;
   return running_.empty() || reserved_ + r.context + r.answer <= options_.capacity_tokens;
-}
-
-void Decoder::plan(double first, double rise, uint64_t count) {
-  now_ = {first, rise, count};
-  stepping_ = true;
-  ends_ = starts_ + from_seconds(stall_s_ + sum(count));
 }
 
 void Decoder::join(Time now) {
@@ -59,49 +34,170 @@ void Decoder::join(Time now) {
                   options_.load_bytes_per_s;
     reserved_ += r.context + r.answer;
     context_ += r.context;
-    running_.push_back({r, r.answer, segments_gone_ + segments_.size(), 1, now, Time::max(), 0, 0});
+    running_.push_back({r, r.answer, record_.size(), 1, now, Time::max(), 0, 0});
+    if (memory_) running_.back().kv = memory_->find(r.id);
     fresh_ = true;
   }
 }
 
+// ---- with memory
+
+Result<> Decoder::reserve(const Decoding& request, Time now) {
+  catch_up(now);
+  MC_TRY_(memory_->reserve(request.id, request.context, request.answer, now));
+  if (!plan_.running()) return {};
+  plan_.shorten(affordable(plan_.steps().count));
+  return {};
+}
+
+// Gives the running requests the blocks of the steps that began since these were planned.
+void Decoder::catch_up(Time now) {
+  if (!plan_.running()) return;
+  const uint64_t step = plan_.begun(now) - 1;
+  std::vector<DecoderMemory::KvPtr> batch;
+  for (const Running& r : running_) {
+    r.kv->tokens = r.request.context + step;
+    batch.push_back(r.kv);
+  }
+  memory_->grow(batch, totals_.steps + step);
+}
+
+// Of so many steps, those for which all have blocks without a preemption: one at least.
+uint64_t Decoder::affordable(uint64_t most) const {
+  const auto enough = [&](uint64_t steps) {
+    uint64_t blocks = 0;
+    for (const Running& r : running_) {
+      const uint64_t wanted = memory_->blocks_of(r.request.context + steps - 1);
+      blocks += wanted - std::min<uint64_t>(wanted, r.kv->blocks.size());
+    }
+    return blocks <= memory_->available();
+  };
+  if (enough(most)) return most;
+  uint64_t can = 1;
+  for (uint64_t cannot = most; can + 1 < cannot;) {
+    const uint64_t middle = can + (cannot - can) / 2;
+    (enough(middle) ? can : cannot) = middle;
+  }
+  return can;
+}
+
+// Who was preempted and is back, or waited for a block, joins again. Of all these, those without a
+// block for the next token are out.
+void Decoder::allot(Time now) {
+  for (Running& r : out_) {
+    if (r.kv->kv != serve::KvPlace::kHere) continue;
+    context_ += r.request.context;
+    running_.push_back(std::move(r));
+  }
+  std::erase_if(out_, [](const Running& r) { return r.kv == nullptr; });
+  std::vector<DecoderMemory::KvPtr> batch;
+  for (const Running& r : running_) {
+    r.kv->tokens = r.request.context;
+    batch.push_back(r.kv);
+  }
+  memory_->grow(batch, totals_.steps);
+  fresh_ = false;
+  for (Running& r : running_) {
+    const bool began = r.first_token != Time::max();
+    if (r.kv->kv == serve::KvPlace::kHere && !r.kv->stalled) {
+      fresh_ = fresh_ || !began;
+      if (r.out == Time::max()) continue;
+      r.segment = record_.size();
+      r.skip = began ? 0 : 1;
+      r.before_s = began ? -to_seconds(now - r.out) : 0;
+      r.out = Time::max();
+      continue;
+    }
+    context_ -= r.request.context;
+    if (r.out == Time::max()) {
+      if (began) r.earlier = gaps(r);
+      r.before_s = 0;
+      r.out = now;
+    }
+    out_.push_back(std::move(r));
+  }
+  std::erase_if(running_, [](const Running& r) { return r.kv == nullptr; });
+}
+
+void Decoder::release(uint64_t id, Time now) {
+  if (memory_ == nullptr || memory_->find(id) == nullptr) return;
+  const auto is = [id](const Running& r) { return r.request.id == id; };
+  if (const auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
+    it->gone = true;
+    return plan_.end_step(now);
+  }
+  const auto out = std::find_if(out_.begin(), out_.end(), is);
+  if (out != out_.end()) {
+    reserved_ -= out->request.context + out->left;
+    out_.erase(out);
+  }
+  std::erase_if(pending_, [&](const Decoding& r) {
+    if (r.id != id) return false;
+    waiting_tokens_ -= r.context;
+    return true;
+  });
+  memory_->release(id);
+  wake(now);
+}
+
+// Blocks came free, or KV is back: between two steps.
+void Decoder::wake(Time now) {
+  if (!plan_.running()) return begin(now);
+  if (!out_.empty()) plan_.end_step(now);
+}
+
+// ---- steps
+
 // Plans the next piece of the first waiting prompt; chunked: together with a step of the batch.
-bool Decoder::prompt(Time) {
+bool Decoder::prompt(Time now) {
   if (pending_.empty() || !fits(pending_.front())) return false;
   const Decoding& r = pending_.front();
   const cost::CostModel& c = spec_.cost;
   if (options_.engine == Engine::kCoupled) {
-    prompted_s_ = cost::prefill_seconds(spec_, r.context, r.reused);
-    prompted_ = r.context;
-    prompting_ = true;
-    plan(prompted_s_, 0, 1);
+    prompt_.seconds = cost::prefill_seconds(spec_, r.context, r.reused);
+    prompt_.tokens = r.context;
+    prompt_.running = true;
+    plan(now, {prompt_.seconds, 0, 1});
     return true;
   }
-  const uint64_t from = std::max(prompted_, r.reused);
+  const uint64_t from = std::max(prompt_.tokens, r.reused);
   const uint64_t to = std::min(r.context, from + options_.chunk_tokens);
   const auto a = static_cast<double>(from), b = static_cast<double>(to);
   double piece = options_.chunk_penalty * (c.c1 * (b - a) + c.c2 * (b * b - a * a));
   if (from == r.reused) piece += c.c0;
-  prompted_ = to;
-  prompted_s_ += piece;
-  prompting_ = true;
-  plan(piece + cost::step_seconds(spec_, running_.size(), context_), 0, 1);
+  prompt_.tokens = to;
+  prompt_.seconds += piece;
+  prompt_.running = true;
+  plan(now, {piece + cost::step_seconds(spec_, running_.size(), context_), 0, 1});
   return true;
 }
 
 void Decoder::begin(Time now) {
-  starts_ = now;
-  stepping_ = false;
-  if (options_.engine == Engine::kDisaggregated)
+  plan_.stop();
+  if (options_.engine == Engine::kDisaggregated) {
+    if (memory_) memory_->admit(now);
     join(now);
-  else if (prompt(now))
+    if (memory_) allot(now);
+  } else if (prompt(now)) {
     return;
+  }
   if (running_.empty()) return;
   const double step = cost::step_seconds(spec_, running_.size(), context_);
   uint64_t count = UINT64_MAX;
   for (const Running& r : running_) count = std::min(count, r.left);
+  if (memory_) count = affordable(count);
   // The gap with a stall is one of a kind; a first token is known when it comes.
   if (stall_s_ + waited_s_ > 0 || (fresh_ && options_.engine == Engine::kDisaggregated)) count = 1;
-  plan(step, spec_.cost.t2 * static_cast<double>(running_.size()), count);
+  plan(now, {step, spec_.cost.t2 * static_cast<double>(running_.size()), count});
+}
+
+// Between the tokens that it has.
+std::vector<double> Decoder::gaps(const Running& r) const {
+  std::vector<double> out = r.earlier;
+  const size_t before = out.size();
+  record_.gaps(r.segment, r.skip, out);
+  if (out.size() > before) out[before] -= r.before_s;
+  return out;
 }
 
 void Decoder::end(Running& r, Time now, std::vector<Decoded>& ended) {
@@ -111,17 +207,9 @@ void Decoder::end(Running& r, Time now, std::vector<Decoded>& ended) {
   d.first_token = r.first_token;
   d.end = now;
   d.busy_s = r.busy_s;
-  std::vector<double> gaps;
-  gaps.reserve(r.request.answer);
-  uint64_t skip = r.skip;
-  for (uint64_t s = r.segment - segments_gone_; s < segments_.size(); ++s) {
-    const Segment& seg = segments_[s];
-    for (uint64_t i = skip; i < seg.count; ++i)
-      gaps.push_back(seg.first + seg.rise * static_cast<double>(i));
-    skip = 0;
-  }
+  if (r.kv) d.blocks = r.kv->blocks.size();
+  std::vector<double> gaps = this->gaps(r);
   if (!gaps.empty()) {
-    gaps[0] -= r.before_s;
     for (const double g : gaps) d.gaps_s += g;
     if (keep_gaps_) d.gaps_list = gaps;
     const auto tenth = static_cast<std::ptrdiff_t>((gaps.size() + 9) / 10);
@@ -134,26 +222,31 @@ void Decoder::end(Running& r, Time now, std::vector<Decoded>& ended) {
 }
 
 void Decoder::tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>* begun) {
-  if (!stepping_ || now < ends_) return;
-  const bool whole_prompt = prompting_ && options_.engine == Engine::kCoupled;
-  busy_s_ += to_seconds(ends_ - starts_);
+  if (memory_ && memory_->deadline() <= now) {
+    memory_->tick(now);
+    wake(now);
+  }
+  if (!plan_.running() || now < plan_.ends()) return;
+  const bool whole_prompt = prompt_.running && options_.engine == Engine::kCoupled;
+  totals_.busy_s += to_seconds(plan_.ends() - plan_.starts());
   if (whole_prompt) {
-    waited_s_ += prompted_s_;  // the batch waits; its next gap has it
+    waited_s_ += prompt_.seconds;  // the batch waits; its next gap has it
   } else if (!running_.empty()) {
-    steps_ += now_.count;
-    token_steps_ += now_.count * running_.size();
-    Segment done = now_;
+    if (memory_) catch_up(now);
+    totals_.steps += plan_.steps().count;
+    totals_.token_steps += plan_.steps().count * running_.size();
+    Steps done = plan_.steps();
     done.first += stall_s_ + waited_s_;
     if (fresh_) {
-      const Time first = starts_ + from_seconds(done.first);
+      const Time first = plan_.starts() + from_seconds(done.first);
       for (Running& r : running_) {
         if (r.first_token != Time::max()) continue;
         r.first_token = first;
-        if (begun != nullptr) begun->push_back(r.request.id);
+        if (begun != nullptr && !r.gone) begun->push_back(r.request.id);
       }
       fresh_ = false;
     }
-    segments_.push_back(done);
+    record_.add(done);
     stall_s_ = waited_s_ = 0;
     for (Running& r : running_) {
       r.left -= done.count;
@@ -161,19 +254,20 @@ void Decoder::tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>*
     }
     context_ += done.count * running_.size();
     for (Running& r : running_) {
-      if (r.left > 0) continue;
-      end(r, now, ended);
-      reserved_ -= r.request.context;
+      if (r.left > 0 && !r.gone) continue;
+      if (!r.gone) end(r, now, ended);
+      reserved_ -= r.request.context + r.left;
       context_ -= r.request.context;
+      if (memory_) memory_->release(r.request.id);
     }
-    std::erase_if(running_, [](const Running& r) { return r.left == 0; });
+    std::erase_if(running_, [](const Running& r) { return r.left == 0 || r.gone; });
   }
-  if (prompting_ && prompted_ == pending_.front().context) {
+  if (prompt_.running && prompt_.tokens == pending_.front().context) {
     const Decoding r = pending_.front();
     pending_.pop_front();
     waiting_tokens_ -= r.context;
-    Running made{r,           r.answer - 1, segments_gone_ + segments_.size(), 0, starts_, now,
-                 prompted_s_, waited_s_};
+    Running made{r,   r.answer - 1,    record_.size(), 0, plan_.starts(),
+                 now, prompt_.seconds, waited_s_};
     if (made.left == 0) {
       end(made, now, ended);
     } else {
@@ -182,26 +276,33 @@ void Decoder::tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>*
       context_ += made.request.context;
       running_.push_back(std::move(made));
     }
-    prompted_ = 0;
-    prompted_s_ = 0;
+    prompt_.tokens = 0;
+    prompt_.seconds = 0;
   }
-  prompting_ = false;
-  uint64_t needed = segments_gone_ + segments_.size();
+  prompt_.running = false;
+  uint64_t needed = record_.size();
   for (const Running& r : running_) needed = std::min(needed, r.segment);
-  for (; segments_gone_ < needed; ++segments_gone_) segments_.pop_front();
+  record_.forget(needed);
   begin(now);
 }
 
 std::vector<uint64_t> Decoder::drop() {
   std::vector<uint64_t> ids;
   for (const Running& r : running_) ids.push_back(r.request.id);
+  for (const Running& r : out_) ids.push_back(r.request.id);
   for (const Decoding& r : pending_) ids.push_back(r.id);
+  if (options_.memory)
+    memory_ = std::make_unique<DecoderMemory>(
+        spec_, *options_.memory, memory_ ? memory_->preemptions() : std::vector<Preemption>());
+  out_.clear();
   pending_.clear();
   running_.clear();
-  segments_.clear();
-  segments_gone_ = context_ = reserved_ = waiting_tokens_ = prompted_ = 0;
-  stepping_ = fresh_ = prompting_ = false;
-  prompted_s_ = stall_s_ = waited_s_ = 0;
+  record_.clear();
+  plan_.stop();
+  prompt_ = {};
+  context_ = reserved_ = waiting_tokens_ = 0;
+  fresh_ = false;
+  stall_s_ = waited_s_ = 0;
   return ids;
 }
 

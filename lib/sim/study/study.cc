@@ -314,6 +314,8 @@ Json sim_json(const SimResult& r, const trace::Summary& s) {
           {"restarted", r.restarted},
           {"decode_steps", r.steps},
           {"decode_batch_mean", r.steps > 0 ? Json(r.token_steps / r.steps) : Json(nullptr)},
+          {"preemptions", r.preemptions},
+          {"preempted_to_host", r.preempted_to_host},
           {"events", r.events},
           {"prefill_busy_share", std::move(busy)},
           {"moves", std::move(moves)}};
@@ -334,6 +336,10 @@ std::string sim_text(const SimResult& r, const trace::Summary& s) {
   if (r.hit_vram_blocks + r.hit_ssd_blocks > 0)
     out += strf("                of the reused blocks %llu were in VRAM and %llu on an SSD\n",
                 static_cast<ull>(r.hit_vram_blocks), static_cast<ull>(r.hit_ssd_blocks));
+  if (r.preemptions > 0)
+    out +=
+        strf("                %llu preemptions for want of blocks, %llu of them to host memory\n",
+             static_cast<ull>(r.preemptions), static_cast<ull>(r.preempted_to_host));
   if (r.failures > 0)
     out += strf("                %llu failures of nodes; %llu requests began anew\n",
                 static_cast<ull>(r.failures), static_cast<ull>(r.restarted));

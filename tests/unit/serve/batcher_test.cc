@@ -1,4 +1,4 @@
-#include "serve/runtime/batcher.h"
+#include "serve/batch/batcher.h"
 
 #include <doctest/doctest.h>
 

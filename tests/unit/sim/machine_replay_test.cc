@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <map>
+#include <set>
 #include <type_traits>
 
 #include "base/random.h"
@@ -73,6 +74,7 @@ struct Listener {
   sched::RequestMachine machine;
   std::map<uint64_t, std::pair<std::string, uint64_t>> held;  // request: decode worker, blocks
   std::map<uint64_t, uint64_t> tokens;                        // prompt and answer, by request
+  std::set<std::pair<uint64_t, uint32_t>> reserved;           // attempts that will get blocks
 
   static sched::RequestOptions patient() {
     sched::RequestOptions o;
@@ -100,8 +102,8 @@ struct Listener {
   void beat(const std::string& node) {
     sched::FleetWorker& w = workers.at(node);
     w.blocks_free = w.blocks_total;
-    for (const auto& [request, at] : held)
-      if (at.first == node) w.blocks_free -= at.second;
+    for (const auto& [request, at] : held)  // also of those that ended, until their end is heard
+      if (at.first == node) w.blocks_free -= std::min(w.blocks_free, at.second);
     w.reserved_blocks = 0;
     ++w.spoke;
     roster.note(w);
@@ -129,7 +131,8 @@ struct Listener {
       const auto* s = std::get_if<sched::SendStep>(&action);
       if (s == nullptr || s->step != sched::Step::kReserve) continue;
       const uint64_t need = fleet.blocks(tokens.at(s->of.request));
-      if (workers.at(s->to.node).blocks_free >= need) held[s->of.request] = {s->to.node, need};
+      if (reserved.contains({s->of.request, s->of.attempt}))
+        held[s->of.request] = {s->to.node, need};
       beat(s->to.node);
     }
     return text(out);
@@ -143,6 +146,7 @@ TEST_CASE("the events of a simulated cluster give another machine the same actio
     o.prefill = o.decode = 2;
     o.cache_tokens = 0;
     o.decode_tokens = kDecodeTokens;  // so few that requests wait, and go before others
+    o.preempt = "off";                // the listener counts prompt and answer, as they are reserved
     o.queue_timeout = o.prefill_timeout = 0s;
     o.admission.admission = admission;
     o.admission.ttft_slo = 20s;
@@ -161,6 +165,11 @@ TEST_CASE("the events of a simulated cluster give another machine the same actio
     REQUIRE(result);
     size_t refused = 0;
     Listener other(spec, o);
+    for (const Seen& seen : all) {
+      const auto* a = seen.event ? std::get_if<sched::StepAnswered>(&*seen.event) : nullptr;
+      if (a != nullptr && a->step == sched::Step::kReserve && a->outcome)
+        other.reserved.emplace(a->of.request, a->of.attempt);
+    }
     for (const Seen& seen : all) {
       REQUIRE(other.hear(seen) == seen.actions);
       REQUIRE(other.machine.broken() == "");

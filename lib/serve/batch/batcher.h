@@ -18,10 +18,12 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "cost/timing.h"
 #include "sched/prefill_order.h"
-#include "serve/engine/engine.h"
 
 namespace mc::serve {
+
+using cost::Timing;
 
 // The place of a prompt among those of its conductor, which predicts times from it.
 struct PrefillTurn {

@@ -1,4 +1,4 @@
-#include "serve/runtime/batcher.h"
+#include "serve/batch/batcher.h"
 
 #include <algorithm>
 

@@ -1,0 +1,283 @@
+// The memory of a simulated decode node: preempts whom a live worker preempts, at the same step.
+#include "sim/cluster/decoder_memory.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/random.h"
+#include "serve/engine/dummy_engine.h"
+#include "serve/worker/decode_memory.h"
+#include "sim/cluster/cluster.h"
+
+namespace mc::sim {
+namespace decoder_memory_test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr uint32_t kBlock = 16;  // tokens
+constexpr uint32_t kBlocks = 40;
+
+struct Ask {
+  uint64_t step;  // during which it reserves, and its KV comes; 0: before the first
+  uint64_t prompt, answer;
+};
+
+struct Gone {  // preempted
+  uint64_t step, id, generated;
+  bool to_host;
+  friend auto operator<=>(const Gone&, const Gone&) = default;
+};
+
+struct Outcome {
+  std::vector<Gone> gone;             // sorted
+  std::map<uint64_t, uint64_t> ends;  // steps until a request has its answer
+  std::vector<uint64_t> refused;      // no room
+  friend bool operator==(const Outcome&, const Outcome&) = default;
+};
+
+std::ostream& operator<<(std::ostream& out, const Outcome& o) {
+  for (const Gone& g : o.gone)
+    out << "step " << g.step << ": " << g.id << " after " << g.generated << " tokens"
+        << (g.to_host ? " to host memory; " : "; ");
+  for (const auto& [id, step] : o.ends) out << id << " ends with step " << step << "; ";
+  for (const uint64_t id : o.refused) out << id << " is refused; ";
+  return out;
+}
+
+// The first one's answer is longer than all the rest takes: some step always runs.
+std::vector<Ask> asks(uint64_t seed) {
+  Random random(seed);
+  std::vector<Ask> out = {{0, 10, 600}};
+  uint64_t step = 1;
+  for (int i = 1; i < 24; ++i) {
+    out.push_back({step, 1 + random.below(60), 1 + random.below(200)});
+    if (i >= 4) step += random.below(30);
+  }
+  return out;
+}
+
+struct Options {
+  const char* preempt;
+  uint64_t swap_blocks;
+};
+
+// A step takes a second, whatever is in the batch; KV moves in no time.
+cost::ModelSpec seconds() {
+  cost::ModelSpec s = cost::tiny();
+  s.cost = {};
+  s.cost.load_bytes_per_s = 1e30;
+  s.cost.t0 = 1;
+  return s;
+}
+
+Outcome simulated(const std::vector<Ask>& asks, const Options& options) {
+  const cost::ModelSpec spec = seconds();
+  DecoderOptions o;
+  o.join_share = 0;
+  o.memory = {.blocks = kBlocks,
+              .block_tokens = kBlock,
+              .preempt = options.preempt,
+              .swap_bytes = options.swap_blocks * spec.block_bytes(kBlock),
+              .copy_bytes_per_s = 1e30};
+  Decoder decoder(spec, o, true);
+  Outcome out;
+  std::vector<Decoded> ended;
+  const auto tick_before = [&](Time when) {
+    while (decoder.deadline() < when) decoder.tick(decoder.deadline(), ended);
+  };
+  for (uint64_t id = 0; id < asks.size(); ++id) {
+    const Ask& a = asks[id];
+    const Time when = a.step == 0 ? Time{} : Time{} + from_seconds(double(a.step) - 0.5);
+    tick_before(when);
+    if (!decoder.reserve({id, a.prompt, a.answer, 0}, when)) out.refused.push_back(id);
+    if (id + 1 < asks.size() && asks[id + 1].step == a.step) continue;
+    for (uint64_t i = 0; i <= id; ++i)
+      if (asks[i].step == a.step && decoder.memory()->find(i) != nullptr)
+        decoder.ready({i, asks[i].prompt, asks[i].answer, 0}, when);
+  }
+  tick_before(Time::max());
+  for (const Decoded& d : ended) {
+    out.ends[d.id] = static_cast<uint64_t>(std::llround(to_seconds(d.end - Time{})));
+    CHECK(d.gaps_list.size() == asks[d.id].answer - 1);
+    CHECK(d.gaps_s == doctest::Approx(to_seconds(d.end - d.first_token)));
+  }
+  for (const Preemption& p : decoder.memory()->preemptions())
+    out.gone.push_back({p.step + 1, p.id, p.generated, p.way == serve::KvWay::kHost});
+  std::sort(out.gone.begin(), out.gone.end());
+  CHECK(decoder.running() == 0);
+  CHECK(decoder.waiting() == 0);
+  CHECK(decoder.context() == 0);
+  CHECK(decoder.reserved() == 0);
+  CHECK(decoder.memory()->available() == kBlocks);
+  return out;
+}
+
+// The live object with its real blocks, driven a step at a time as DecodeWorker does.
+struct Live {
+  Live(const std::vector<Ask>& these, const Options& options) : asked(these) {
+    xfer::EngineOptions o;
+    o.node = "d";
+    o.transports = {"shm"};
+    auto opened = xfer::Engine::open(clock, o, metrics);
+    REQUIRE(opened);
+    transfer = std::move(*opened);
+    auto made = serve::WorkerCore::open(loop, *transfer, engine, kBlocks, 7);
+    REQUIRE(made);
+    core = *made;
+    const serve::DecodeMemoryOptions m{options.preempt, 0.01,
+                                       options.swap_blocks * engine.spec().block_bytes(kBlock), 0};
+    memory.emplace(loop, *core, engine, batch, m, metrics,
+                   serve::DecodeMemory::Hooks{
+                       .unused = [](const serve::SequencePtr&) { FAIL("none ends early"); },
+                       .fail = [](const serve::SequencePtr&, const std::string& why) { FAIL(why); },
+                       .fence = [](const serve::SequencePtr&) { FAIL("all are settled"); },
+                       .alive = [](const serve::SequencePtr&) {},
+                       .step = [] {}});
+  }
+  ~Live() { core->close(); }
+
+  void arrive(uint64_t step) {
+    std::vector<serve::SequencePtr> here;
+    for (uint64_t id = 0; id < asked.size(); ++id) {
+      if (asked[id].step != step) continue;
+      serve::Reserve m;
+      m.request = std::to_string(id);
+      m.max_tokens = static_cast<uint32_t>(asked[id].answer);
+      Random random(id + 1);
+      for (uint64_t i = 0; i < asked[id].prompt; ++i)
+        m.prompt.push_back(static_cast<int32_t>(random.below(32000)));
+      const serve::SequencePtr s = serve::make_sequence(m, kBlock);
+      if (!memory->reserve(s, loop.now())) {
+        out.refused.push_back(id);
+        continue;
+      }
+      REQUIRE(batch.wait(m.request, asked[id].prompt, Time::max()));
+      sequences[m.request] = s;
+      here.push_back(s);
+    }
+    for (const serve::SequencePtr& s : here) {
+      s->settled = true;
+      core->blocks().computed(s->tx, s->prompt / kBlock);
+      CHECK(batch.kv_arrived(s->request));
+    }
+  }
+  // Until no KV is being moved.
+  void rest() {
+    const auto moving = [&] {
+      return std::any_of(sequences.begin(), sequences.end(),
+                         [](const auto& s) { return s.second->busy > 0; });
+    };
+    while (moving()) REQUIRE(loop.turn(20ms));
+  }
+  void step() {
+    memory->bring_back();
+    batch.admit();
+    std::vector<serve::SequencePtr> running;
+    for (const std::string& request : batch.batch()) running.push_back(sequences.at(request));
+    std::map<std::string, serve::KvPlace> before;
+    for (const auto& [request, s] : sequences) before[request] = s->kv;
+    running = memory->grow(std::move(running));
+    for (const auto& [request, s] : sequences)
+      if (before[request] == serve::KvPlace::kHere && s->kv != serve::KvPlace::kHere)
+        out.gone.push_back(
+            {steps + 1, std::stoull(request), s->generated(), s->kv == serve::KvPlace::kLeaving});
+    if (!running.empty()) ++steps;
+    rest();
+    if (running.empty()) return;
+    arrive(steps);
+    for (const serve::SequencePtr& s : running) {
+      s->append(static_cast<int32_t>(s->tokens.size()), kBlock);
+      batch.advanced(s->request);
+      if (s->generated() < s->max_tokens) continue;
+      out.ends[std::stoull(s->request)] = steps;
+      s->ended = true;
+      batch.remove(s->request);
+      memory->release(s);
+      sequences.erase(s->request);
+    }
+  }
+  Outcome run() {
+    arrive(0);
+    while (!sequences.empty()) step();
+    std::sort(out.gone.begin(), out.gone.end());
+    return out;
+  }
+
+  const std::vector<Ask>& asked;
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Metrics metrics;
+  serve::DummyEngine engine{cost::tiny(), kBlock};
+  std::unique_ptr<xfer::Engine> transfer;
+  std::shared_ptr<serve::WorkerCore> core;
+  serve::DecodeBatch batch{cost::Timing{cost::tiny(), 0}, {}};
+  std::optional<serve::DecodeMemory> memory;
+  std::map<std::string, serve::SequencePtr> sequences;
+  uint64_t steps = 0;
+  Outcome out;
+};
+
+}  // namespace
+
+TEST_CASE("a simulated node preempts whom a live worker's memory preempts, at the same steps") {
+  for (const Options& options :
+       {Options{"recompute", 0}, Options{"swap", 1000}, Options{"swap", 8}, Options{"off", 0}}) {
+    CAPTURE(options.preempt);
+    CAPTURE(options.swap_blocks);
+    size_t preemptions = 0;
+    for (uint64_t seed = 1; seed <= 10; ++seed) {
+      CAPTURE(seed);
+      const std::vector<Ask> these = asks(seed);
+      const Outcome want = Live(these, options).run(), got = simulated(these, options);
+      CHECK(got == want);
+      CHECK(want.ends.size() + want.refused.size() == these.size());
+      preemptions += want.gone.size();
+    }
+    CHECK((preemptions > 20) == (std::string(options.preempt) != "off"));
+  }
+}
+
+TEST_CASE("half the tokens of all answers serve all requests at once, with preemptions") {
+  trace::Trace t;
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < 12; ++i) {
+    trace::TraceRequest r;
+    r.timestamp_ms = 0;
+    r.input_length = 512;
+    r.output_length = 4000 + 100 * i;
+    r.hash_ids = {i};
+    sum += r.output_length;
+    t.records.push_back(std::move(r));
+  }
+  const auto arrivals = trace::schedule(t, {});
+  REQUIRE(arrivals);
+  SimOptions o;
+  o.prefill = o.decode = 1;
+  o.queue_timeout = {};
+  const auto run = [&] {
+    const auto r = simulate(t, *arrivals, cost::tiny(), o);
+    REQUIRE(r);
+    for (const trace::RequestResult& one : r->requests) CHECK(one.status == trace::Status::kOk);
+    return *r;
+  };
+  CHECK(run().preemptions == 0);  // with the room of 1.2 M tokens
+  o.decode_tokens = sum / 2;
+  const SimResult grown = run();
+  CHECK(grown.preemptions > 0);
+  o.preempt = "swap";
+  o.swap_memory = Bytes{uint64_t{64} << 30};
+  const SimResult swapped = run();
+  CHECK(swapped.preempted_to_host == swapped.preemptions);
+  CHECK(swapped.preemptions > 0);
+  o.preempt = "off";
+  const SimResult whole = run();
+  CHECK(whole.preemptions == 0);
+  CHECK(grown.steps < whole.steps);  // more of them run at once
+}
+
+}  // namespace decoder_memory_test
+}  // namespace mc::sim
