@@ -7,7 +7,6 @@
 #include "cost/model_spec.h"
 #include "io/loop.h"
 #include "serve/conductor/worker_registry.h"
-#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -146,7 +145,7 @@ TEST_CASE("among few workers the same is decided as among all") {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(seed);
       Site s(policy, seed, 80, 20, seed == 2 ? 10 : 0);
-      for (uint64_t i = 0; i < fewer(400); ++i) {
+      for (int i = 0; i < 400; ++i) {
         CAPTURE(i);
         for (uint64_t k = 0; k < 1 + s.random.below(6); ++k) s.step();
         s.pool.put(s.tags[s.random.below(12)],
@@ -179,7 +178,7 @@ TEST_CASE("among few workers the same is decided as among all") {
       }
     }
   }
-  CHECK(few > fewer(5000));
+  CHECK(few > 5000);
   CHECK(pooled > few / 4);
   CHECK(weighed < few * 50);  // of 100
   CHECK(slow > few / 4);
