@@ -126,7 +126,7 @@ TEST_CASE("while a master rebuilds a batch brings what it knows, and waits for t
   for (const Duration rebuild : {Duration(60s), Duration(1s)}) {
     OneMaster master(rebuild);
     OneNode node("a", master.service->control());
-    Reader reader(master.service->control(), rebuild > 10s ? 500ms : 60s);
+    Reader reader(master.service->control(), rebuild > 10s ? 3s : 60s);
     const std::vector<std::byte> value(4096, std::byte{7});
     REQUIRE(reader.client->put("k", value));
     std::vector<std::byte> known(value.size()), absent(value.size());
