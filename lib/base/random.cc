@@ -1,9 +1,12 @@
 #include "base/random.h"
 
 #include <sys/random.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <cmath>
+#include <ctime>
 #include <numbers>
 
 namespace mc {
@@ -61,8 +64,14 @@ double Random::beta(double a, double b) {
 
 uint64_t fresh_seed() {
   uint64_t seed = 0;
-  if (getrandom(&seed, sizeof seed, 0) != static_cast<ssize_t>(sizeof seed)) seed = 1;
-  return seed;
+  if (getrandom(&seed, sizeof seed, 0) == static_cast<ssize_t>(sizeof seed)) return seed;
+  // A kernel or a sandbox without it: two processes must not have the same all the same.
+  static std::atomic<uint64_t> calls{0};
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return mix64(mix64(static_cast<uint64_t>(getpid()) << 32 ^ calls++) ^
+               static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 ^
+               static_cast<uint64_t>(now.tv_nsec));
 }
 
 }  // namespace mc

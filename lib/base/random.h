@@ -35,7 +35,8 @@ class Random {
   std::array<uint64_t, 4> state_;
 };
 
-// A seed for runs that did not ask for one; from the kernel.
+// A seed for runs that did not ask for one; from the kernel, or where that has none to give from
+// the clock and the process. Thread: any.
 uint64_t fresh_seed();
 
 }  // namespace mc

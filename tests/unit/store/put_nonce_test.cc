@@ -20,6 +20,21 @@ bool is_same(const PutGrant& a, const PutGrant& b) {
          });
 }
 
+PutStarted reply_to(FakeCluster& c, const PutStart& m) {
+  std::optional<PutStarted> reply;
+  c.master->handle(m, c.now, [&](const Result<PutStarted>& r) { reply = r.value(); });
+  REQUIRE(reply);
+  return *reply;
+}
+
+// A place names its node by a number in the reply.
+std::vector<NodeId> nodes_of(const PutStarted& reply, size_t item = 0) {
+  std::vector<NodeId> out;
+  for (const auto& place : reply.items.at(item).places)
+    out.push_back(reply.nodes.at(place.node).name);
+  return out;
+}
+
 Code code_of(const PutGrant& grant) { return Code{grant.outcome.code}; }
 
 }  // namespace
@@ -36,6 +51,16 @@ TEST_CASE("a put-start that is sent again is granted the same again, and takes n
   const uint64_t used = c.stat().tenants[0].used;
   CHECK(is_same(first, c.grant(m, "k", 10 * kPage)));
   CHECK(is_same(first, c.grant(m, "k", 10 * kPage)));
+  m.items = {{"k", 10 * kPage}};
+  const std::vector<NodeId> nodes = nodes_of(reply_to(c, m));
+  CHECK(nodes.size() == 2);
+  PutStart both = m;  // whose own numbers of nodes are others
+  both.nonce = 76;
+  both.items = {{"other", kPage}, {"k", 10 * kPage}};
+  const PutStarted mixed = reply_to(c, both);
+  CHECK(mixed.items[0].outcome.ok());
+  CHECK(nodes_of(mixed, 1) == nodes);
+  REQUIRE(c.revoke("other", mixed.items[0].generation).ok());
   CHECK(c.stat().tenants[0].used == used);
   CHECK(c.stat().writing == 1);
   CHECK(c.end("k", first.generation).ok());
@@ -158,6 +183,27 @@ TEST_CASE("tries of one put that wait for space are granted the same") {
   CHECK(is_same(replies[0].items[0], replies[1].items[0]));
 }
 
+TEST_CASE("of a batch that waits for space what was granted is granted again, and the rest comes") {
+  FakeCluster c;
+  c.add("n", 4 * kPage);
+  REQUIRE(c.put("full", 3 * kPage) == kDone);
+  REQUIRE(c.get("full").outcome.ok());  // leased
+  PutStart m = with_nonce(77);
+  m.items = {{"fits", kPage}, {"waits", 2 * kPage}};
+  m.wait_ms = 60'000;
+  std::vector<PutStarted> replies;
+  for (int i = 0; i < 2; ++i)
+    c.master->handle(m, c.now, [&](const Result<PutStarted>& r) { replies.push_back(r.value()); });
+  CHECK(replies.empty());
+  CHECK(c.stat().writing == 1);
+  c.run_until(c.now + 11s);
+  REQUIRE(replies.size() == 2);
+  for (const size_t item : {0u, 1u}) {
+    CHECK(is_same(replies[0].items[item], replies[1].items[item]));
+    CHECK(nodes_of(replies[1], item) == std::vector<NodeId>{"n"});
+  }
+}
+
 TEST_CASE("a lost node's part of a grant is not granted again, nor anything by another master") {
   FakeCluster c;
   c.add("a", 64 * kMiB);
@@ -165,10 +211,12 @@ TEST_CASE("a lost node's part of a grant is not granted again, nor anything by a
   const PutGrant first = c.grant(with_nonce(77, 2), "k", 1000);
   REQUIRE(first.places.size() == 2);
   REQUIRE(c.master->handle(Unmount{"a", Generation{7}}, c.now));
-  const PutGrant left = c.grant(with_nonce(77, 2), "k", 1000);
-  REQUIRE(left.outcome.ok());
-  CHECK(left.generation == first.generation);
-  CHECK(left.places.size() == 1);
+  PutStart m = with_nonce(77, 2);
+  m.items = {{"k", 1000}};
+  const PutStarted left = reply_to(c, m);
+  REQUIRE(left.items[0].outcome.ok());
+  CHECK(left.items[0].generation == first.generation);
+  CHECK(nodes_of(left) == std::vector<NodeId>{"b"});
   c.nodes.erase("a");
   c.restart_master(kEpoch + 10);  // nonces are lost, and so are the grants
   const PutGrant anew = c.grant(with_nonce(77, 2), "k", 1000);
