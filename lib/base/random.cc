@@ -1,12 +1,13 @@
 #include "base/random.h"
 
+#include <sys/auxv.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <bit>
 #include <cmath>
-#include <ctime>
+#include <cstring>
 #include <numbers>
 
 namespace mc {
@@ -65,13 +66,11 @@ double Random::beta(double a, double b) {
 uint64_t fresh_seed() {
   uint64_t seed = 0;
   if (getrandom(&seed, sizeof seed, 0) == static_cast<ssize_t>(sizeof seed)) return seed;
-  // A kernel or a sandbox without it: two processes must not have the same all the same.
+  // A sandbox without it: the loader gave each process 16 random bytes.
   static std::atomic<uint64_t> calls{0};
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return mix64(mix64(static_cast<uint64_t>(getpid()) << 32 ^ calls++) ^
-               static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 ^
-               static_cast<uint64_t>(now.tv_nsec));
+  const auto given = getauxval(AT_RANDOM);
+  if (given != 0) std::memcpy(&seed, reinterpret_cast<const void*>(given), sizeof seed);
+  return mix64(seed ^ mix64(static_cast<uint64_t>(getpid()) << 32 ^ calls++));
 }
 
 }  // namespace mc
