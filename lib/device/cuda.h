@@ -24,9 +24,9 @@ struct Found {
 };
 // Opens no device, and is the same for the life of the process.
 const Found& find_cuda();
-// "CUDA 13.0: 2 devices; kernels for sm_80 sm_90", or why there is none: one line, for people.
+// "CUDA 13.0: 2 devices; kernels for sm_80 sm_90a", or why there is none: one line, for people.
 std::string cuda_summary();
-// Which kernels this build has: "kernels for sm_80 sm_90", or that it has none.
+// Which kernels this build has: "kernels for sm_80 sm_90a", or that it has none.
 std::string kernels_summary();
 
 // The same object on each call while any copy of it lives. Errors: kNotFound: no device of that

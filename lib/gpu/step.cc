@@ -45,7 +45,7 @@ Result<std::vector<int32_t>> Transformer::step(std::span<const int32_t> tokens,
   MC_TRY_(finish(*computing_));
   if (pass.claim != nullptr) pass.claim->commit();
   std::vector<int32_t> next(pass.rows);
-  std::memcpy(next.data(), pass.buffers.host->data(), tokens_bytes(pass));
+  std::memcpy(next.data(), pass.buffers.host->data(), pass.tokens_bytes());
   return next;
 }
 
@@ -57,13 +57,16 @@ bool Transformer::is_resident(const Pass& pass) const {
 // half of their slot, after the layer before has used it.
 Result<> Transformer::streamed_step(Pass& pass) {
   std::unique_ptr<device::Event> computed[2];
+  // A prompt's pass that went no further may compute yet, in slots that are now this one's.
+  MC_TRY(const auto before, computing_->record());
+  MC_TRY_(loading_->after(*before));
   MC_TRY_(load(pass, 0));
   MC_TRY_(embed(pass));
   for (uint32_t l = 0; l < config_.layers; ++l) {
     MC_TRY(const auto loaded, loading_->record());
     MC_TRY_(computing_->after(*loaded));
     MC_TRY_(compute(pass, l, false));
-    MC_TRY_(keep(pass, l, l + 1));
+    MC_TRY_(keep(*computing_, pass, l, l + 1));
     MC_TRY(computed[l % 2], computing_->record());
     if (l + 1 == config_.layers) break;
     if (l > 0) MC_TRY_(loading_->after(*computed[(l + 1) % 2]));
@@ -87,7 +90,7 @@ Result<> Transformer::resident_step(Pass& pass) {
   }
   if (graphs_.size() == kGraphsMax) graphs_.clear();
   graphs_.try_emplace({pass.rows, pass.table_width, pass.splits});
-  return keep(pass, 0, config_.layers);
+  return keep(*computing_, pass, 0, config_.layers);
 }
 
 // The graph of the pass's shape; null: none.
@@ -129,7 +132,7 @@ Result<> Transformer::choose(Pass& pass) {
                  reinterpret_cast<const mc_draw*>(pass.draws),
                  reinterpret_cast<const int32_t*>(ends_.data()), narrow(config_.eos.size()),
                  reinterpret_cast<int32_t*>(tokens), config_.vocab));
-  return computing_->copy(pass.buffers.host->data(), tokens, tokens_bytes(pass));
+  return computing_->copy(pass.buffers.host->data(), tokens, pass.tokens_bytes());
 }
 
 }  // namespace mc::gpu

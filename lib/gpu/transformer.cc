@@ -48,6 +48,7 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
   std::unique_ptr<Transformer> t(new Transformer(std::move(device), config, kv));
   MC_TRY(t->computing_, t->device_->open_stream());
   MC_TRY(t->loading_, t->device_->open_stream());
+  MC_TRY(t->keeping_, t->device_->open_stream());
   MC_TRY(t->weights_, upload(*t->device_, sources, weights, threads));
   const uint64_t bytes = config.eos.size() * sizeof(int32_t);
   if (bytes > 0) {
@@ -86,6 +87,7 @@ Result<> Transformer::finish(device::Stream& stream) {
 void Transformer::drain() {
   (void)finish(*loading_);
   (void)finish(*computing_);
+  (void)finish(*keeping_);
 }
 
 Result<> Transformer::pin(std::span<std::byte> pool) {
@@ -180,7 +182,7 @@ Result<> Transformer::reserve(Pass& pass) {
   const uint64_t draws = pass.rows * sizeof(mc_draw), rows = pass.rows * sizeof(mc_row);
   Buffers& b = pass.buffers;
   pass.input_bytes = tables + draws + rows + pass.rows * config_.head_dim * sizeof(float);
-  MC_TRY_(ensure(b.host, std::max(pass.input_bytes, tokens_bytes(pass)), true));
+  MC_TRY_(ensure(b.host, std::max(pass.input_bytes, pass.tokens_bytes()), true));
   MC_TRY_(ensure(b.input, pass.input_bytes));
   MC_TRY_(ensure(b.x, pass.rows * config_.hidden * sizeof(float)));
   MC_TRY_(ensure(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float) + 3 * kAlign));
@@ -261,9 +263,10 @@ Result<> Transformer::load(const Pass& pass, uint32_t layer) {
   return {};
 }
 
-// Copies the rows' KV of some layers back into the host blocks: a run of positions for each block
-// and head.
-Result<> Transformer::keep(const Pass& pass, uint32_t first_layer, uint32_t end_layer) {
+// Copies the rows' KV of some layers back into the host blocks: whole blocks, and of others a run
+// of positions for each head.
+Result<> Transformer::keep(device::Stream& stream, const Pass& pass, uint32_t first_layer,
+                           uint32_t end_layer) {
   const uint64_t tokens = kv_.block_tokens, stride = tokens * head_bytes();
   std::vector<device::Block> list;
   bool pinned = true;
@@ -278,7 +281,8 @@ Result<> Transformer::keep(const Pass& pass, uint32_t first_layer, uint32_t end_
         const uint64_t within = slot.streamed ? layer % 2 : layer;
         std::byte* const to = block + layer * layer_bytes() + at;
         const std::byte* const from = pass.kv + slot.at + within * layer_bytes() + at;
-        for (uint64_t i = 0; i < 2 * config_.kv_heads; ++i)
+        if (n == tokens) list.push_back({to, from, layer_bytes()});
+        for (uint64_t i = 0; n < tokens && i < 2 * config_.kv_heads; ++i)
           list.push_back({to + i * stride, from + i * stride, n * head_bytes()});
       }
       pinned = pinned && is_pinned(block + first_layer * layer_bytes(),
@@ -288,8 +292,8 @@ Result<> Transformer::keep(const Pass& pass, uint32_t first_layer, uint32_t end_
     first += over(s.end, tokens);
   }
   for (const device::Block& b : list) bytes_out_ += b.bytes;
-  if (pinned) return computing_->copy_blocks(list);
-  for (const device::Block& b : list) MC_TRY_(computing_->copy(b.to, b.from, b.bytes));
+  if (pinned) return stream.copy_blocks(list);
+  for (const device::Block& b : list) MC_TRY_(stream.copy(b.to, b.from, b.bytes));
   return {};
 }
 
@@ -368,14 +372,27 @@ Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
   return multiply(w.down, gated, x, rows, true);
 }
 
-Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
-  MC_CHECK(layer < config_.layers);
+Result<> Transformer::start(Pass& pass, uint32_t layer, bool kv_only) {
   MC_TRY_(load(pass, layer));
   MC_TRY(const auto loaded, loading_->record());
   MC_TRY_(computing_->after(*loaded));
   MC_TRY_(compute(pass, layer, kv_only));
-  MC_TRY_(keep(pass, layer, layer + 1));
-  MC_TRY_(finish(*computing_));
+  MC_TRY(pass.computed, computing_->record());
+  pass.launched = layer + 1;
+  return {};
+}
+
+// While a layer's KV is copied back, the next layer computes: not the last one, whose call says
+// what it wants, and none that reads blocks of the host, which may arrive layer by layer.
+Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
+  MC_CHECK(layer < config_.layers && layer <= pass.launched && pass.launched <= layer + 1);
+  if (pass.launched == layer) MC_TRY_(start(pass, layer, kv_only));
+  const std::unique_ptr<device::Event> computed = std::move(pass.computed);
+  if (layer + 2 < config_.layers && uploads(pass, layer + 1).empty())
+    MC_TRY_(start(pass, layer + 1, false));
+  MC_TRY_(keeping_->after(*computed));
+  MC_TRY_(keep(*keeping_, pass, layer, layer + 1));
+  MC_TRY_(finish(*keeping_));
   if (layer + 1 == config_.layers && pass.claim != nullptr) pass.claim->commit();
   return {};
 }
@@ -383,7 +400,7 @@ Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
 // Logits, then the tokens, then the rows that are multiplied.
 Result<> Transformer::head(Pass& pass) {
   const Matrix& m = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
-  const uint64_t normed = aligned(logits_bytes(pass) + tokens_bytes(pass));
+  const uint64_t normed = aligned(logits_bytes(pass) + pass.tokens_bytes());
   const uint64_t bytes = normed + pass.rows * config_.hidden * sizeof(float);
   DeviceBufferPool::Buffer& out = pass.buffers.out;
   if (out == nullptr || out->size() < bytes) {

@@ -7,7 +7,8 @@
 //   MC_TRY(auto next, t.step(last_tokens, slices, choices));
 //
 // Blocks lie in host memory. Streams upload what a layer reads and the device lacks, and copy back
-// what the layer writes; step() loads the next layer's blocks while one computes. With
+// what the layer writes. step() loads the next layer's blocks while one computes; a prompt whose
+// earlier blocks are resident computes the next layer while one is copied back. With
 // keep_blocks(), blocks stay on the device for later passes (gpu/vram_block_cache.h). A step whose
 // blocks are all resident is launched as one graph once its shape was seen.
 //
@@ -61,6 +62,9 @@ struct Pass {
   DeviceBufferPool::Buffer staged;
   std::byte* kv = nullptr;                             // what block slots count from
   std::vector<VramBlockCache::BlockSlot> block_slots;  // block after block of the slices
+  uint32_t launched = 0;                               // layers that compute or have computed
+  std::unique_ptr<device::Event> computed;             // of the last of them
+  uint64_t tokens_bytes() const { return rows * sizeof(int32_t); }
   // Some blocks have all layers in their slots, others two: a table for each layer.
   bool mixed() const { return claim != nullptr && claim->streams(); }
 };
@@ -114,7 +118,8 @@ class Transformer {
   // slice, or none, without which blocks are not kept.
   Result<Pass> begin(std::span<const int32_t> tokens, std::span<const model::Slice> slices,
                      std::span<const Content> contents = {});
-  // Writes the rows' KV; it is in its blocks when this returns. `kv_only` as model::Transformer.
+  // Layers come in order. Writes the rows' KV; it is in its blocks when this returns. `kv_only` as
+  // model::Transformer, of the last layer.
   Result<> layer(Pass& pass, uint32_t layer, bool kv_only = false);
   Result<std::vector<float>> logits(Pass& pass);  // [rows][vocab], after the last layer
   // A decode step: one token of each slice through all layers, then the token after it. `choices`:
@@ -150,7 +155,8 @@ class Transformer {
   std::vector<device::Block> uploads(const Pass& pass, uint32_t layer) const;
   Result<> load(const Pass& pass, uint32_t layer);
   Result<> compute(Pass& pass, uint32_t layer, bool kv_only);
-  Result<> keep(const Pass& pass, uint32_t first, uint32_t end);
+  Result<> start(Pass& pass, uint32_t layer, bool kv_only);
+  Result<> keep(device::Stream& stream, const Pass& pass, uint32_t first, uint32_t end);
   Result<> attend(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows, bool add) {
@@ -169,7 +175,6 @@ class Transformer {
   uint64_t logits_bytes(const Pass& pass) const {
     return pass.rows * uint64_t{config_.vocab} * sizeof(float);
   }
-  uint64_t tokens_bytes(const Pass& pass) const { return pass.rows * sizeof(int32_t); }
   Result<> finish(device::Stream& stream);
 
   const device::DevicePtr device_;
@@ -189,7 +194,7 @@ class Transformer {
   bool graphs_on_ = true;
   Buffers step_buffers_;  // of resident steps: graphs hold their addresses
   std::map<Shape, std::unique_ptr<device::Graph>> graphs_;  // null: seen once
-  std::unique_ptr<device::Stream> computing_, loading_;
+  std::unique_ptr<device::Stream> computing_, loading_, keeping_;
 };
 
 }  // namespace mc::gpu

@@ -11,7 +11,7 @@ BANNED = {  # pattern: (why, files that may)
         ('options come from flags, environment and file in cmd', r'^cmd/(command|daemon)'),
     r'\b(rand|srand|random_device)\b': ('use base/random.h with a seed', r'^base/random'),
     r'\bstd::regex\b|\bdetach\(\)': ('not in this project', r'^$'),
-    r'\bvolatile\b': ('for the order of instructions in kernels alone', r'^device/kernels/tensor'),
+    r'\bvolatile\b': ('for the order of instructions in kernels alone', r'^device/kernels/(tensor|tile_products)'),
     r'\b[Jj]son::(sax_)?parse\b|\bjson::accept\b':
         ('parse_json() of base/json.h has limits', r'^base/json\.cc'),
     r'\b(TODO|FIXME|XXX)\b': ('finish it, or leave it out', r'^$'),

@@ -5,17 +5,16 @@
 //
 // Source: FlashAttention-2 (Dao 2023).
 #include "device/kernels/softmax.h"
-#include "device/kernels/tensor.h"
+#include "device/kernels/tile_products.h"
 
 namespace {
 
 constexpr int kKeySteps = kKeys / 16, kKeyFragments = kKeys / 8;
-constexpr int kPitch = static_cast<int>(kHeadPitch);
-static_assert(MC_PROMPT_QUERIES == MC_KERNEL_THREADS / 32 * 16);
+static_assert(MC_PROMPT_QUERIES == MC_KERNEL_THREADS / 32 * 16 && kKeys == kTileRows);
 
 struct PromptShared {
-  alignas(16) uint16_t keys[kKeys * kHeadPitch];
-  alignas(16) uint16_t values[kKeys * kHeadPitch];
+  MC_TILE keys[kTileNumbers];
+  MC_TILE values[kTileNumbers];
   const void* from[2][kKeys];  // of a tile's keys in the blocks, and of the next one's
 };
 
@@ -25,7 +24,8 @@ struct Prompt {
   Pages<T> pages;
   PromptShared& s;
   uint32_t kv_head, last;  // positions that any query sees
-  float scale;
+  uint32_t least_limit;    // positions that every query sees
+  float scale;             // of powers of two
   // Of a warp's queries t % 32 / 4 and 8 on, as far as the thread has them.
   Own<uint32_t, kDimSteps * 4> queries;
   Own<uint32_t, 2> limits;  // positions that they see
@@ -49,19 +49,19 @@ struct Prompt {
     const void* const* const from = s.from[tile / kKeys % 2];
     MC_EACH(t) {
       if (t < kTogether * kPieces && tile < last) {
-        const uint32_t d = t % kPieces * 8, first = t / kPieces;
+        const uint32_t piece = t % kPieces, first = t / kPieces;
         MC_UNROLL
         for (uint32_t round = 0; round < kRounds; round += kBatch) {
           const T* rows[kBatch];
           MC_UNROLL
           for (uint32_t i = 0; i < kBatch; ++i) {
             const uint32_t at = first + (round + i) * kTogether;
-            rows[i] = static_cast<const T*>(from[at < kKeys ? at : 0]) + beyond + d;
+            rows[i] = static_cast<const T*>(from[at < kKeys ? at : 0]) + beyond + piece * 8;
           }
           MC_UNROLL
           for (uint32_t i = 0; i < kBatch; ++i) {
             const uint32_t at = first + (round + i) * kTogether;
-            if (at < kKeys) copy16(to + at * kHeadPitch + d, rows[i], tile + at < last);
+            if (at < kKeys) copy16(to + place_of(at, piece), rows[i], tile + at < last);
           }
         }
       }
@@ -73,50 +73,43 @@ struct Prompt {
     MC_EACH(t) {
       (void)t;
       copies_wait<1>();
+      copies_visible();
     }
     barrier();
-  }
-
-  MC_DEVICE void score() {
-    Own<uint32_t, kKeyFragments * 2> b;
-    MC_EACH(t) {
-      MC_UNROLL
-      for (int i = 0; i < kKeyFragments * 4; ++i) scores.of(t)[i] = 0;
-    }
-    MC_UNROLL
-    for (int k = 0; k < kDimSteps; ++k) {
-      MC_EACH(t) {
-        MC_UNROLL
-        for (int n = 0; n < kKeyFragments / 2; ++n)
-          fragments_of_rows(b.of(t) + n * 4, s.keys + n * 16 * kPitch + k * 16, kHeadPitch, t);
-      }
-      multiply_fragments<T, 1, kKeyFragments>(scores, queries, b, 0, k * 4);
-    }
   }
 
   // Scores become shares, and sums count for what they still do.
   MC_DEVICE void weigh(uint32_t tile) {
     Own<float, 2> most, part;
+    if (tile + kKeys > least_limit) {
+      MC_EACH(t) {
+        MC_UNROLL
+        for (int i = 0; i < kKeyFragments * 4; ++i) {
+          const uint32_t key = tile + static_cast<uint32_t>(i / 4 * 8 + i % 2) + t % 4 * 2;
+          float& x = scores.of(t)[i];
+          x = key < limits.of(t)[i / 2 % 2] ? x : -INFINITY;
+        }
+      }
+    }
     MC_EACH(t) {
       MC_UNROLL
       for (int h = 0; h < 2; ++h) most.of(t)[h] = -INFINITY;
       MC_UNROLL
       for (int i = 0; i < kKeyFragments * 4; ++i) {
-        const uint32_t key = tile + static_cast<uint32_t>(i / 4 * 8 + i % 2) + t % 4 * 2;
-        float& x = scores.of(t)[i];
-        x = key < limits.of(t)[i / 2 % 2] ? x * scale : -INFINITY;
         float& to = most.of(t)[i / 2 % 2];
-        to = x > to ? x : to;
+        to = greater(to, scores.of(t)[i]);
       }
     }
     quads_most(most);
     MC_EACH(t) {
       float columns[4] = {0, 0, 0, 0};  // two of each query
+      float base[2];
       MC_UNROLL
       for (int h = 0; h < 2; ++h) {
         Softmax& to = split.of(t)[h];
-        const float next = most.of(t)[h] > to.most ? most.of(t)[h] : to.most;
-        to.keep = to.most == -INFINITY ? 0.0f : exponential(to.most - next);
+        const float next = greater(to.most, most.of(t)[h] * scale);
+        base[h] = base_of(next);
+        to.keep = power_of_two(to.most - base[h]);
         to.most = next;
       }
       MC_UNROLL
@@ -124,10 +117,8 @@ struct Prompt {
         const int h = i / 2 % 2;
         float share[2];
         MC_UNROLL
-        for (int j = 0; j < 2; ++j) {  // without branches
-          const float x = scores.of(t)[i + j];
-          const uint32_t seen = x == -INFINITY ? 0 : ~0u;
-          share[j] = from_bits(bits_of(exponential(x - split.of(t)[h].most)) & seen);
+        for (int j = 0; j < 2; ++j) {
+          share[j] = power_of_two(fmaf(scores.of(t)[i + j], scale, -base[h]));
           columns[h * 2 + j] += share[j];
         }
         shares.of(t)[i / 2] = two_rounded(T(), share[0], share[1]);
@@ -147,18 +138,6 @@ struct Prompt {
     }
   }
 
-  MC_DEVICE void add_values() {
-    Own<uint32_t, 4> b;
-    MC_UNROLL
-    for (int k = 0; k < kKeySteps; ++k) MC_UNROLL
-    for (int n = 0; n < kDimSteps; ++n) {
-      MC_EACH(t) {
-        fragments_of_columns(b.of(t), s.values + k * 16 * kPitch + n * 16, kHeadPitch, t);
-      }
-      multiply_fragments<T, 1, 2>(sums, shares, b, n * 8, k * 4);
-    }
-  }
-
   // One split, from nothing. Its first keys come already.
   MC_DEVICE void attend(uint32_t begin) {
     MC_EACH(t) {
@@ -172,12 +151,12 @@ struct Prompt {
       load(tile, true);
       find(tile + kKeys);
       wait();
-      score();
+      multiply_keys<T, kDimSteps>(scores, queries, s.keys);
       barrier();  // the keys are used up
       load(tile + kKeys, false);
       weigh(tile);
       wait();
-      add_values();
+      add_products<T, kDimSteps>(sums, shares, s.values);
       barrier();  // and the values
     }
   }
@@ -187,7 +166,9 @@ template <class T, uint32_t kDim>
 MC_DEVICE void attend_prompt(Pages<T> pages, PromptShared& s, uint32_t last, float scale,
                              FlashRows r) {
   constexpr int kDimSteps = kDim / 16;
-  Prompt<T, kDim> p = {pages, s, blockIdx.y, last, scale, {}, {}, {}, {}, {}, {}};
+  const uint32_t least_limit = r.rows[r.first].position + 1;
+  Prompt<T, kDim> p = {pages, s,  blockIdx.y, last, least_limit, scale_of_two(scale),
+                       {},    {}, {},         {},   {},          {}};
   const uint32_t used = r.count * r.per_kv;
   const uint32_t row_floats = (r.heads + 2 * pages.kv_heads) * kDim;
   p.find(0);

@@ -29,7 +29,7 @@ struct Flash {
   Pages<T> pages;
   FlashShared& s;
   uint32_t kv_head, last;  // positions that any query sees
-  float scale;
+  float scale;             // of powers of two
 
   // A tile of keys and values into shared memory, zeros after the last.
   MC_DEVICE void load(uint32_t t, uint32_t tile) const {
@@ -45,7 +45,7 @@ struct Flash {
     copies_wait<0>();
   }
 
-  // Scores of the queries with the tile's keys; a warp takes 16 of them.
+  // Products of the queries with the tile's keys; a warp takes 16 of them.
   MC_DEVICE void score() {
     Own<float, 8> sums;
     Own<uint32_t, 4> a, b;
@@ -68,7 +68,7 @@ struct Flash {
       MC_UNROLL
       for (uint32_t i = 0; i < 8; ++i)
         s.scores[(t % 32 / 4 + i / 2 % 2 * 8) * kKeys + t / 32 * 16 + i / 4 * 8 + t % 4 * 2 +
-                 i % 2] = sums.of(t)[i] * scale;
+                 i % 2] = sums.of(t)[i];
     }
   }
 
@@ -79,32 +79,28 @@ struct Flash {
       const uint32_t query = t / kShares;
       float most = -INFINITY;
       for (uint32_t i = t % kShares; i < kKeys; i += kShares)
-        if (tile + i < s.limits[query]) {
-          const float x = s.scores[query * kKeys + i];
-          most = x > most ? x : most;
-        }
+        if (tile + i < s.limits[query]) most = greater(most, s.scores[query * kKeys + i]);
       s.parts[t] = most;
     }
     barrier();
     MC_EACH(t) {
       if (t < kQueries) {
-        float most = s.split[t].most;
-        for (uint32_t i = 0; i < kShares; ++i) {
-          const float x = s.parts[t * kShares + i];
-          most = x > most ? x : most;
-        }
-        s.split[t].keep = s.split[t].most == -INFINITY ? 0.0f : exponential(s.split[t].most - most);
+        float most = s.parts[t * kShares];
+        for (uint32_t i = 1; i < kShares; ++i) most = greater(most, s.parts[t * kShares + i]);
+        most = greater(s.split[t].most, most * scale);
+        s.split[t].keep = power_of_two(s.split[t].most - base_of(most));
         s.split[t].most = most;
       }
     }
     barrier();
     MC_EACH(t) {
       const uint32_t query = t / kShares;
+      const float base = base_of(s.split[query].most);
       float sum = 0;
       for (uint32_t i = t % kShares; i < kKeys; i += kShares) {
         const bool seen = tile + i < s.limits[query];
-        const float share =
-            seen ? exponential(s.scores[query * kKeys + i] - s.split[query].most) : 0.0f;
+        const float score = s.scores[query * kKeys + i];
+        const float share = seen ? power_of_two(fmaf(score, scale, -base)) : 0.0f;
         sum += share;
         T rounded;
         from_float(share, rounded);
@@ -277,7 +273,7 @@ MC_DEVICE void combine(const float* parts, uint32_t splits, float* out, uint32_t
         kv,           table + static_cast<uint64_t>(rows[first].sequence) * table_width,          \
         layer_offset, kv_heads,                                                                   \
         dim,          block_tokens};                                                              \
-    const Flash<T> flash = {pages, shared, blockIdx.y, last, scale};                              \
+    const Flash<T> flash = {pages, shared, blockIdx.y, last, scale_of_two(scale)};                \
     attend_tensor(flash, {qkv, out, parts, rows, first, count, heads, heads / kv_heads});         \
   }
 MC_MAKE(f16, F16)

@@ -43,6 +43,13 @@ MC_DEVICE uint32_t low_bits_of(double value) {
 MC_DEVICE uint32_t add_together(uint32_t& sum, uint32_t n) { return atomicAdd(&sum, n); }
 // The upper half of a x b.
 MC_DEVICE uint64_t high_product(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
+MC_DEVICE float greater(float a, float b) { return fmaxf(a, b); }
+// 2^x to about 22 bits, one instruction: 0 for minus infinity.
+MC_DEVICE float power_of_two(float x) {
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x));
+  return power;
+}
 }  // namespace
 
 #else  // the host: kernels_on_host.cc
@@ -70,6 +77,8 @@ inline uint32_t add_together(uint32_t& sum, uint32_t n) {
   sum += n;
   return before;
 }
+inline float greater(float a, float b) { return a > b ? a : b; }
+inline float power_of_two(float x) { return __builtin_exp2f(x); }
 __extension__ using Wide = unsigned __int128;
 inline uint64_t high_product(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>((static_cast<Wide>(a) * b) >> 64);

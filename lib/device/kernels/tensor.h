@@ -48,26 +48,6 @@ MC_DEVICE void multiply_fragments(Own<float, kSums>& sums, Own<uint32_t, kA>& a,
       mma(T(), sums.of(0) + sums_at + (m * kN + n) * 4, a.of(0) + a_at + m * 4, b.of(0) + n * 2);
 }
 
-// Two fragments of B, 16 columns of 16 k, from shared memory whose rows are columns of B. Rows are
-// aligned to 16 bytes.
-MC_DEVICE void fragments_of_rows(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
-  const uint32_t lane = t % 32;
-  const auto from = static_cast<uint32_t>(
-      __cvta_generic_to_shared(tile + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(from));
-}
-// The same from memory whose rows are rows of B, one for each k.
-MC_DEVICE void fragments_of_columns(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
-  const uint32_t lane = t % 32;
-  const auto from = static_cast<uint32_t>(
-      __cvta_generic_to_shared(tile + (lane % 8 + lane / 8 % 2 * 8) * pitch + lane / 16 * 8));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-               : "r"(from));
-}
-
 // The four lanes of a row of sums: the greatest of what they have, and what they have together, in
 // the order (0 + 1) + (2 + 3).
 template <int n>
@@ -151,16 +131,6 @@ uint32_t two_rounded(T, float low, float high) {
   from_float(low, a);
   from_float(high, b);
   return a.bits | static_cast<uint32_t>(b.bits) << 16;
-}
-inline void fragments_of_rows(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
-  for (uint32_t i = 0; i < 4; ++i)
-    b[i] = two(tile + (i / 2 * 8 + t % 32 / 4) * pitch + t % 4 * 2 + i % 2 * 8);
-}
-inline void fragments_of_columns(uint32_t* b, const uint16_t* tile, uint32_t pitch, uint32_t t) {
-  for (uint32_t i = 0; i < 4; ++i) {
-    const uint16_t* const from = tile + (t % 4 * 2 + i % 2 * 8) * pitch + i / 2 * 8 + t % 32 / 4;
-    b[i] = from[0] | static_cast<uint32_t>(from[pitch]) << 16;
-  }
 }
 template <int n>
 void quads_most(Own<float, n>& values) {

@@ -105,6 +105,70 @@ TEST_CASE("full, busy and lost devices return their codes, and nothing hangs") {
   again.gpu->drain();
 }
 
+TEST_CASE(
+    "a layer computes ahead of its call, but not from blocks of the host, which may come late") {
+  model::ModelConfig c = small_config();
+  c.layers = 5;
+  const model::KvLayout layout{DType::kF32, 16};
+  for (const bool keep : {false, true}) {
+    CAPTURE(keep);
+    Both both(device::open_kind("stand-in"), layout, DType::kF32, c);
+    if (keep) must(both.gpu->keep_blocks(8 * both.gpu->block_bytes()));
+    const auto tokens = tokens_of(60, 3, c.vocab);
+    const Blocks on_cpu(c, layout, 60), late(c, layout, 60);
+    const auto want = prefill(both.cpu, on_cpu, tokens);
+    const model::Slice rest = late.slice(32, 60);
+    Pass pass = must(both.gpu->begin(std::span(tokens).subspan(32), {&rest, 1}));
+    const size_t layer_bytes = on_cpu.memory[0].size() / c.layers;
+    for (uint32_t l = 0; l < c.layers; ++l) {
+      for (size_t b = 0; b < 2; ++b)  // the first 32 positions
+        std::copy_n(on_cpu.blocks[b] + l * layer_bytes, layer_bytes,
+                    late.blocks[b] + l * layer_bytes);
+      must(both.gpu->layer(pass, l));
+    }
+    CHECK(must(both.gpu->logits(pass)) ==
+          std::vector<float>(want.begin() + static_cast<long>(32 * c.vocab), want.end()));
+    CHECK(late.memory == on_cpu.memory);
+  }
+}
+
+TEST_CASE("a prompt that goes no further leaves nothing to those after it") {
+  model::ModelConfig c = small_config();
+  c.layers = 5;
+  const model::KvLayout layout{DType::kF32, 16};
+  for (const uint64_t kept : {0u, 3u, 8u}) {  // none stays, some are streamed, all stay
+    CAPTURE(kept);
+    Both both(device::open_kind("stand-in"), layout, DType::kF32, c);
+    if (kept > 0) must(both.gpu->keep_blocks(kept * both.gpu->block_bytes()));
+    const auto given_up = tokens_of(60, 4, c.vocab), tokens = tokens_of(60, 5, c.vocab);
+    const Blocks on_cpu(c, layout, 60);
+    const auto want = prefill(both.cpu, on_cpu, tokens);
+    for (int turn = 0; turn < 20; ++turn) {
+      {
+        const Blocks other(c, layout, 60);
+        const model::Slice slice = other.slice(0, 60);
+        Pass pass = must(both.gpu->begin(given_up, {&slice, 1}));
+        must(both.gpu->layer(pass, 0));
+        must(both.gpu->layer(pass, 1));  // the third computes
+      }
+      if (turn % 2 == 0) {
+        const Blocks kv(c, layout, 60);
+        REQUIRE(prefill(*both.gpu, kv, tokens, 60) == want);
+        REQUIRE(kv.memory == on_cpu.memory);
+        continue;
+      }
+      Blocks kv = on_cpu;  // a step whose blocks are uploaded
+      for (size_t b = 0; b < kv.memory.size(); ++b) kv.blocks[b] = kv.memory[b].data();
+      const model::Slice last = kv.slice(59, 60);
+      const Choice choice;
+      const auto next = must(both.gpu->step({&tokens.back(), 1}, {&last, 1}, {&choice, 1}));
+      std::vector<float> row(want.end() - static_cast<long>(c.vocab), want.end());
+      REQUIRE(next[0] == model::sample(row, {.position = 60}));
+      REQUIRE(kv.memory == on_cpu.memory);
+    }
+  }
+}
+
 TEST_CASE("a model with parts beyond LLaMA's is refused by what it has") {
   model::ThreadPool threads(1);
   const model::WeightSources sources = model::random_sources(small_config(), 7);
