@@ -1,6 +1,7 @@
 #include "capi/common.h"
 
 #include "base/log.h"
+#include "device/cuda.h"
 
 namespace mc::capi {
 namespace {
@@ -13,6 +14,7 @@ void Settings::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
   v("cluster-key", cluster_key, "file with the cluster's secret");
   v("addresses", engine.addresses, "tell peers the addresses of registered memory");
+  v("devices", devices, "whose memory may be registered", {"auto", "none", "cuda", "stand-in"});
   v("log-level", log_level, "error, warn, info or debug");
   engine.describe(v);
   store.describe(v);
@@ -36,13 +38,17 @@ Result<> need(const void* argument, const char* name) {
   return {};
 }
 
-Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options) {
+Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options,
+                                               bool of_store) {
   MC_TRY_(need(node, "the name"));
-  auto e = std::make_unique<mc_engine>(options == nullptr ? Settings{} : options->settings);
+  Settings settings = options == nullptr ? Settings{} : options->settings;
+  if (of_store) settings.devices = "none";  // its clients read what they put, and check it
+  auto e = std::make_unique<mc_engine>(std::move(settings));
   MC_TRY_(set_up_logs(node, e->settings.log_level, "text"));
   MC_TRY_(rpc::load_cluster_key(e->settings.cluster_key));
   e->settings.engine.node = node;
   MC_TRY(e->engine, xfer::Engine::open(e->clock, e->settings.engine, e->metrics));
+  MC_TRY_(e->devices.open_named(*e->engine, e->clock));
   MC_TRY(e->server, rpc::Server::open(e->loop, e->settings.listen, e->metrics));
   serve(*e->engine, *e->server);
   e->address = e->server->address();
@@ -55,9 +61,10 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
 
 }  // namespace mc::capi
 
-extern "C" uint32_t mc_abi_version(void) { return 0u << 16 | 1u; }
+extern "C" uint32_t mc_abi_version(void) { return 0u << 16 | 2u; }
 extern "C" uint64_t mc_features(void) {
-  return MC_FEATURE_QUEUE | MC_FEATURE_BLOCKS | MC_FEATURE_LEND | MC_FEATURE_RANGES |
-         MC_FEATURE_ADDRESSES | MC_FEATURE_NOTICES | MC_FEATURE_PREPARED;
+  const uint64_t has = MC_FEATURE_QUEUE | MC_FEATURE_BLOCKS | MC_FEATURE_LEND | MC_FEATURE_RANGES |
+                       MC_FEATURE_ADDRESSES | MC_FEATURE_NOTICES | MC_FEATURE_PREPARED;
+  return mc::device::has_cuda_driver() ? has | MC_FEATURE_CUDA : has;
 }
 extern "C" const char* mc_last_error(void) { return mc::capi::last_error.c_str(); }

@@ -14,6 +14,7 @@
 #include "base/metrics.h"
 #include "base/options.h"
 #include "base/time.h"
+#include "capi/devices.h"
 #include "capi/mc/transfer.h"
 #include "io/loop.h"
 #include "rpc/server.h"
@@ -23,7 +24,7 @@
 namespace mc::capi {
 
 struct Settings {
-  std::string listen = "127.0.0.1:0", cluster_key, log_level = "warn";
+  std::string listen = "127.0.0.1:0", cluster_key, log_level = "warn", devices = "auto";
   xfer::EngineOptions engine;
   store::ClientOptions store;
   void describe(OptionList& v);
@@ -89,7 +90,9 @@ Result<T> sized(const T* in, const char* name) {
   return out;
 }
 
-Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options);
+// That of a store has memory of the host only.
+Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options,
+                                               bool of_store);
 
 }  // namespace mc::capi
 
@@ -98,7 +101,8 @@ struct mc_options {
 };
 
 struct mc_engine {
-  explicit mc_engine(mc::capi::Settings s) : settings(std::move(s)), loop(clock) {}
+  explicit mc_engine(mc::capi::Settings s)
+      : settings(std::move(s)), devices(settings.devices), loop(clock) {}
   ~mc_engine() {
     loop.stop();
     if (control.joinable()) control.join();
@@ -106,6 +110,7 @@ struct mc_engine {
   mc::ProcessMark mark;
   mc::capi::Settings settings;
   mc::SteadyClock clock;
+  mc::capi::Devices devices;
   mc::Metrics metrics;
   mc::io::Loop loop;  // of the control endpoint
   std::unique_ptr<mc::xfer::Engine> engine;

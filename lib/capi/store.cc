@@ -71,7 +71,7 @@ mc_code mc_store_setup(const char* name, const char* master, const mc_options* o
   return guarded([&]() -> Result<> {
     MC_TRY_(need(master, "master"));
     MC_TRY_(need(out, "out"));
-    MC_TRY(auto engine, capi::open_engine(name, options));
+    MC_TRY(auto engine, capi::open_engine(name, options, true));
     ClientOptions client = engine->settings.store;
     client.master = master;
     // A process of a host without a name prefers the memory that it gives to the pool itself.

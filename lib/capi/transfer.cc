@@ -26,14 +26,6 @@ static_assert(MC_INVALID == static_cast<int>(Code::kInvalid) &&
 static_assert(MC_STATE_COMPLETED == static_cast<int>(TransferState::kCompleted) &&
               MC_STATE_CANCELLED == static_cast<int>(TransferState::kCancelled));
 
-// The engine takes memory of a kind that it does not know for host memory.
-Result<> check_location(const char* location) {
-  const std::string_view text = location == nullptr ? "*" : location;
-  if (text == "*" || text == "cpu" || text.starts_with("cpu:")) return {};
-  return fail(Code::kUnsupported, "memory at %s: this library has host memory (cpu:N) only",
-              escape(text).c_str());
-}
-
 }  // namespace
 
 extern "C" {
@@ -68,7 +60,7 @@ void mc_options_free(mc_options* options) { std::unique_ptr<mc_options> owner(op
 mc_code mc_engine_open(const char* node, const mc_options* options, mc_engine** out) {
   return guarded([&]() -> Result<> {
     MC_TRY_(need(out, "out"));
-    MC_TRY(auto engine, capi::open_engine(node, options));
+    MC_TRY(auto engine, capi::open_engine(node, options, false));
     *out = engine.release();
     return {};
   });
@@ -78,43 +70,6 @@ const char* mc_engine_address(const mc_engine* engine) {
   return engine == nullptr ? "" : engine->address.c_str();
 }
 void mc_engine_close(mc_engine* engine) { capi::destroy(engine); }
-
-mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out) {
-  return guarded(engine, [&]() -> Result<> {
-    MC_TRY_(need(out, "out"));
-    auto m = std::make_unique<mc_memory>();
-    m->writable = (flags & MC_WRITABLE) != 0;
-    MC_TRY(m->memory, engine->engine->allocate(bytes, m->writable));
-    *out = m.release();
-    return {};
-  });
-}
-
-mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const char* location,
-                           unsigned flags, mc_memory** out) {
-  return guarded(engine, [&]() -> Result<> {
-    MC_TRY_(need(out, "out"));
-    auto m = std::make_unique<mc_memory>();
-    MC_TRY_(check_location(location));
-    m->writable = (flags & MC_WRITABLE) != 0;
-    MC_TRY(m->memory,
-           engine->engine->register_memory({static_cast<std::byte*>(address), bytes}, m->writable,
-                                           location == nullptr ? "*" : location));
-    *out = m.release();
-    return {};
-  });
-}
-
-void* mc_memory_data(const mc_memory* memory) {
-  return memory == nullptr ? nullptr : memory->memory.data();
-}
-size_t mc_memory_bytes(const mc_memory* memory) {
-  return memory == nullptr ? 0 : memory->memory.size();
-}
-uint64_t mc_memory_offset(const mc_memory* memory) {
-  return memory == nullptr ? 0 : memory->memory.offset();
-}
-void mc_memory_free(mc_memory* memory) { capi::destroy(memory); }
 
 mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned timeout_ms,
                         mc_segment* out) {

@@ -268,6 +268,8 @@ Result<DevicePtr> open_cuda(const Driver& d, int ordinal, const void* kernels,
   return std::make_shared<CudaDevice>(std::move(core));
 }
 
+bool has_cuda_driver() { return loaded_driver().has_value(); }
+
 const Found& find_cuda() {
   static const Found found = [] {
     const auto& d = loaded_driver();

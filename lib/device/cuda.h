@@ -22,6 +22,9 @@ struct Found {
   std::vector<Info> devices;  // by ordinal
   Error why;                  // when there are none
 };
+// Whether the driver loads. It is not started: a process that starts it cannot use it in its
+// children after a fork.
+bool has_cuda_driver();
 // Opens no device, and is the same for the life of the process.
 const Found& find_cuda();
 // "CUDA 13.0: 2 devices; kernels for sm_80 sm_90a", or why there is none: one line, for people.

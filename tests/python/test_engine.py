@@ -195,6 +195,55 @@ def test_registered_memory(pair):
     data.append(1)
 
 
+class OnDevice:
+    """An array that another library has on a device."""
+
+    def __init__(self, address, size, strides=None):
+        self.__cuda_array_interface__ = {'shape': (size,), 'typestr': '|u1', 'version': 3,
+                                         'data': (address, False), 'strides': strides}
+
+
+def test_device_memory():
+    with mc.Engine('py-device', devices='stand-in') as a, mc.Engine('py-host') as b:
+        assert [d.location for d in a.devices()] == ['stand-in:0']
+        assert a.location_of(mc.buffers.span(b'host').address) == 'cpu'
+        with a.allocate(1 << 20, location='stand-in:0') as there:
+            assert there.location == a.location_of(there.address) == 'stand-in:0'
+            for touch in (lambda: there.view, lambda: there[:4].view,
+                          lambda: there[:4].__array_interface__):
+                with pytest.raises(BufferError, match='stand-in:0'):
+                    touch()
+            b.open(a.address, timeout=20).write(b'kept on it', there.offset + 4096, timeout=20)
+            with a.register(OnDevice(there.address + 4096, 10), writable=False) as part:
+                assert (part.location, part.nbytes) == ('stand-in:0', 10)
+                into = bytearray(10)
+                b.open(a.address, timeout=20).read(into, part.offset, timeout=20)
+                assert into == b'kept on it'
+                with b.allocate(10) as host:  # the device's end is the local one
+                    a.open(b.address, timeout=20).write(part, host.offset, timeout=20)
+                    assert host.view == b'kept on it'
+            with pytest.raises(BufferError, match='contiguous'):
+                a.register(OnDevice(there.address, 10, strides=(2,)))
+        with mc.Engine('py-none', devices='none') as none:
+            assert none.devices() == []
+            with pytest.raises(mc.Unsupported, match='cuda:0'):
+                none.allocate(4096, location='cuda:0')
+
+
+def test_files(tmp_path):
+    path = tmp_path / 'kv.bin'
+    path.write_bytes(b'0123456789')
+    with mc.Engine('py-file') as a, mc.Engine('py-reader') as b:
+        with a.register_file(str(path)) as file:
+            into = bytearray(4)
+            b.open(a.address, timeout=20).read(into, file.offset + 3, timeout=20)
+            assert into == b'3456'
+            with pytest.raises(BufferError, match='file'):
+                _ = file.view
+        with pytest.raises(mc.NotFound):
+            a.register_file(str(tmp_path / 'none'))
+
+
 def test_errors(pair):
     a, b = pair
     with pytest.raises(mc.McError):

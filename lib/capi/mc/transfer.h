@@ -84,7 +84,9 @@ MC_API uint64_t mc_features(void);
 /* ---- options: names and values as `mc-xfer serve --help` has them, "transports" = "shm,tcp".
  * Also "listen" (the control address that peers open, default "127.0.0.1:0"), "cluster-key" (a file
  * with the cluster's secret, needed beyond loopback), "addresses" (tell peers where registered
- * memory lies in this process, true or false) and "log-level" (error, warn, info, debug). */
+ * memory lies in this process, true or false), "log-level" (error, warn, info, debug) and "devices"
+ * (whose memory may be registered: auto, GPUs, whose driver is loaded when one is first named;
+ * cuda, the same when the engine opens, so that addresses tell; none; stand-in, for drills). */
 MC_API mc_code mc_options_new(mc_options** out);
 MC_API mc_code mc_options_set(mc_options* options, const char* name, const char* value);
 MC_API void mc_options_free(mc_options* options);
@@ -100,10 +102,33 @@ MC_API void mc_engine_close(mc_engine* engine);
 enum { MC_WRITABLE = 1u };
 /* Shared memory of the engine, zeroed, all of it there. */
 MC_API mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out);
+/* The same, or memory of a device: `location` is "cuda:1", which is not zeroed, and only the
+ * device's copies reach it. NULL: as above. MC_UNSUPPORTED: this engine has no memory of that kind,
+ * as one that belongs to a store; MC_NO_SPACE. */
+MC_API mc_code mc_memory_allocate_at(mc_engine* engine, size_t bytes, const char* location,
+                                     unsigned flags, mc_memory** out);
 /* Memory of the application; it must outlive the mc_memory. `location` is "cpu:0", a device's, or
- * NULL to leave it open. MC_UNSUPPORTED: this engine has no memory of that kind. */
+ * NULL: of the device that has the address, if the engine has opened devices, else of the host.
+ * Transfers are ordered behind nothing that the application has a device do: it waits for its own
+ * work first. MC_UNSUPPORTED: this engine has no memory of that kind, as one that belongs to a
+ * store; MC_INVALID: it is not all memory of that device. */
 MC_API mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes,
                                   const char* location, unsigned flags, mc_memory** out);
+/* The first `bytes` of a file or a block device, 0 for all of it. With MC_WRITABLE it is made, or
+ * made longer. Its mc_memory_data is NULL. MC_INVALID, MC_NOT_FOUND, MC_DENIED, MC_NO_SPACE. */
+MC_API mc_code mc_memory_register_file(mc_engine* engine, const char* path, uint64_t bytes,
+                                       unsigned flags, mc_memory** out);
+typedef struct mc_device {
+  uint32_t size;     /* sizeof(mc_device), set in the first of an array */
+  char location[32]; /* "cuda:1" */
+  char pci[16];      /* "0000:4f:00.0", or nothing */
+  uint64_t bytes;    /* of its memory */
+} mc_device;
+/* The devices that this engine can reach, up to `capacity` of them; loads their driver. Returns how
+ * many there are. */
+MC_API size_t mc_devices(mc_engine* engine, mc_device* out, size_t capacity);
+/* Where memory lies: "cpu", or a device's location. Loads the driver. */
+MC_API mc_code mc_memory_kind(mc_engine* engine, const void* address, char location[32]);
 MC_API void* mc_memory_data(const mc_memory* memory);
 MC_API size_t mc_memory_bytes(const mc_memory* memory);
 MC_API uint64_t mc_memory_offset(const mc_memory* memory); /* of its first byte in the segment */

@@ -71,6 +71,11 @@ class mc_place(Structure):
     _fields_ = [('size', c_uint32), ('tier', c_uint32), ('node', c_char * 64), ('bytes', c_uint64)]
 
 
+class mc_device(Structure):
+    _fields_ = [('size', c_uint32), ('location', c_char * 32), ('pci', c_char * 16),
+                ('bytes', c_uint64)]
+
+
 class mc_lend_options(Structure):
     _fields_ = [('size', c_uint32), ('numa', c_uint32), ('bytes', c_uint64), ('memory', c_void_p),
                 ('host', c_char_p), ('domain', c_char_p), ('drain_ms', c_uint32)]
@@ -103,8 +108,8 @@ class mc_kv_blocks(Structure):
 
 
 STRUCTURES = (mc_request, mc_status, mc_key, mc_buffer, mc_item, mc_done, mc_put_options,
-              mc_put_result, mc_get_result, mc_keys, mc_place, mc_lend_options, mc_kv_region,
-              mc_kv_blocks, mc_notice, mc_piece, mc_range_item)
+              mc_put_result, mc_get_result, mc_keys, mc_place, mc_device, mc_lend_options,
+              mc_kv_region, mc_kv_blocks, mc_notice, mc_piece, mc_range_item)
 
 mc_each = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_uint64)
 mc_each_done = CFUNCTYPE(None, c_void_p, POINTER(mc_done))
@@ -140,6 +145,10 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     'mc_engine_address': (TEXT, (HANDLE,)),
     'mc_engine_close': (None, (HANDLE,)),
     'mc_memory_allocate': (CODE, (HANDLE, c_size_t, c_uint, OUT)),
+    'mc_memory_allocate_at': (CODE, (HANDLE, c_size_t, TEXT, c_uint, OUT)),
+    'mc_memory_register_file': (CODE, (HANDLE, TEXT, c_uint64, c_uint, OUT)),
+    'mc_devices': (c_size_t, (HANDLE, POINTER(mc_device), c_size_t)),
+    'mc_memory_kind': (CODE, (HANDLE, c_void_p, c_void_p)),
     'mc_memory_register': (CODE, (HANDLE, c_void_p, c_size_t, TEXT, c_uint, OUT)),
     'mc_memory_data': (c_void_p, (HANDLE,)),
     'mc_memory_bytes': (c_size_t, (HANDLE,)),

@@ -122,6 +122,16 @@ def _without_protocol(thing: Any, writable: bool) -> Span:
                     'array or a tensor of the host')
 
 
+def device_span(thing: Any) -> Optional[Span]:
+    """Memory of a GPU, as its `__cuda_array_interface__` says (torch, cupy, numba, jax). None: the
+    object has no such memory."""
+    try:
+        interface = thing.__cuda_array_interface__
+    except (AttributeError, TypeError):
+        return None
+    return _of_interface(thing, interface, False)
+
+
 def _contiguous(shape: Any, strides: Any, item: int) -> bool:
     step = item
     for size, stride in zip(reversed(shape), reversed(strides)):

@@ -15,18 +15,19 @@ Any object may be used from any thread. Offsets count from the first byte of the
 """
 from __future__ import annotations
 
-from ctypes import byref, c_char, c_uint32, c_uint64, c_void_p, string_at
+from ctypes import (byref, c_char, c_uint32, c_uint64, c_void_p, create_string_buffer, sizeof,
+                    string_at)
 from typing import Any, NamedTuple, Optional
 
-from ._abi import CONSTANTS, lib, mc_each_notice
+from ._abi import CONSTANTS, lib, mc_device, mc_each_notice
 from ._handle import Handle, close_with
 from ._options import given, milliseconds
 from ._requests import READ, WRITE, words_of
 from .batch import SECONDS, Batch, Prepared, Priority, State, Status
-from .buffers import OwnMemory, Span, span
+from .buffers import OwnMemory, Span, device_span, span
 
-__all__ = ['Batch', 'Engine', 'Memory', 'Notice', 'Peer', 'Prepared', 'Priority', 'Slice', 'State',
-           'Status', 'allocate']
+__all__ = ['Batch', 'Device', 'Engine', 'Memory', 'Notice', 'Peer', 'Prepared', 'Priority',
+           'Slice', 'State', 'Status', 'allocate']
 _WRITABLE = CONSTANTS['MC_WRITABLE']
 
 
@@ -36,6 +37,14 @@ class Notice(NamedTuple):
     sender: str
     name: str
     data: bytes
+
+
+class Device(NamedTuple):
+    """A GPU that an engine can reach: 'cuda:0', its PCI address or nothing, its memory."""
+
+    location: str
+    pci: str
+    nbytes: int
 
 
 class Slice(OwnMemory):
@@ -54,12 +63,14 @@ class Slice(OwnMemory):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
+        self.memory._of_host()
         return {'version': 3, 'shape': (self.nbytes,), 'typestr': '|u1',
                 'data': (self.memory.address + self.offset, False)}
 
     @property
     def view(self) -> memoryview:
         """The bytes, to be read and written here; not to be used after the memory is closed."""
+        self.memory._of_host()
         block = (c_char * self.nbytes).from_address(self.memory.address + self.offset)
         setattr(block, 'memory', self.memory)  # a view keeps its block, and so the memory
         return memoryview(block).cast('B')
@@ -71,7 +82,9 @@ class Slice(OwnMemory):
 class Memory(OwnMemory):
     """Memory that peers reach: allocated by the engine, or a caller's object that is registered."""
 
-    def __init__(self, parent: Handle, pointer: int, keep: Any = None) -> None:
+    def __init__(self, parent: Handle, pointer: int, keep: Any = None,
+                 location: str = 'cpu') -> None:
+        self.location = location  # 'cpu', 'cuda:1' or 'file'
         self.address: int = lib.mc_memory_data(pointer) or 0
         self.nbytes: int = lib.mc_memory_bytes(pointer)
         self.offset: int = lib.mc_memory_offset(pointer)
@@ -104,6 +117,11 @@ class Memory(OwnMemory):
             raise BufferError('this memory is closed')
         return Slice(self, begin, max(end - begin, 0))
 
+    def _of_host(self) -> None:
+        if not self.location.startswith('cpu'):
+            raise BufferError(f'this is memory of {self.location}, which the host cannot read: '
+                              'read it by a transfer')
+
     def close(self) -> None:
         """Withdraws it. Requests of peers that still touch it end first."""
         self._handle.close()
@@ -115,13 +133,17 @@ class Memory(OwnMemory):
         self.close()
 
 
-def allocate(handle: Handle, size: int, writable: bool) -> Memory:
+def allocate(handle: Handle, size: int, writable: bool, location: str = 'cpu') -> Memory:
     """Memory of an engine's own."""
     out = c_void_p()
+    flags = _WRITABLE if writable else 0
     with handle as engine:
-        lib.mc_memory_allocate(engine, size, _WRITABLE if writable else 0, byref(out))
+        if location == 'cpu':
+            lib.mc_memory_allocate(engine, size, flags, byref(out))
+        else:
+            lib.mc_memory_allocate_at(engine, size, location.encode(), flags, byref(out))
     assert out.value is not None
-    return Memory(handle, out.value)
+    return Memory(handle, out.value, location=location)
 
 
 class Peer:
@@ -201,20 +223,53 @@ class Engine:
         engine._begin(handle)
         return engine
 
-    def allocate(self, size: int, writable: bool = True) -> Memory:
-        """Shared memory of the engine, zeroed, which peers read, and write if `writable`."""
-        return allocate(self._handle, size, writable)
+    def allocate(self, size: int, writable: bool = True, location: str = 'cpu') -> Memory:
+        """Memory of the engine, which peers read, and write if `writable`: of the host, shared and
+        zeroed, or of a device ('cuda:0')."""
+        return allocate(self._handle, size, writable, location)
 
     def register(self, thing: Any, writable: bool = True, location: Optional[str] = None) -> Memory:
-        """Offers the memory of an object, which is referenced until the `Memory` is closed."""
-        found = span(thing, writable)
+        """Offers the memory of an object, which is referenced until the `Memory` is closed. Memory
+        of a GPU is used as it lies there: wait for its own work before a transfer begins."""
+        found = device_span(thing)
+        if found is not None:
+            location = location or self.location_of(found.address)
+        else:
+            found = span(thing, writable)
         out = c_void_p()
         with self._handle as engine:
             lib.mc_memory_register(engine, found.address, found.bytes,
                                    location.encode() if location else None,
                                    _WRITABLE if writable else 0, byref(out))
         assert out.value is not None
-        return Memory(self._handle, out.value, found)
+        return Memory(self._handle, out.value, found, location or 'cpu')
+
+    def register_file(self, path: str, size: int = 0, writable: bool = False) -> Memory:
+        """Offers the first `size` bytes of a file, 0 for all of it; a `writable` one is made, or
+        made longer. Its bytes are read and written by transfers only."""
+        out = c_void_p()
+        with self._handle as engine:
+            lib.mc_memory_register_file(engine, path.encode(), size,
+                                        _WRITABLE if writable else 0, byref(out))
+        assert out.value is not None
+        return Memory(self._handle, out.value, location='file')
+
+    def devices(self) -> list[Device]:
+        """The GPUs whose memory it can register. Loads their driver, which children of this process
+        cannot use then."""
+        with self._handle as engine:
+            room = max(lib.mc_devices(engine, None, 0), 1)
+            found = (mc_device * room)()
+            found[0].size = sizeof(mc_device)
+            count = min(lib.mc_devices(engine, found, room), room)
+            return [Device(_text(d.location), _text(d.pci), d.bytes) for d in found[:count]]
+
+    def location_of(self, address: int) -> str:
+        """Where memory lies: 'cpu', 'cuda:1'. Loads the driver of GPUs, as `devices`."""
+        text = create_string_buffer(32)
+        with self._handle as engine:
+            lib.mc_memory_kind(engine, address, text)
+        return _text(text.value)
 
     def open(self, address: str, timeout: float = 3.0) -> Peer:
         """The segment of the process whose engine has this address."""

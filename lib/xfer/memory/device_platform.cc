@@ -119,6 +119,12 @@ Result<size_t> DevicePlatform::station_at(const std::string& location) const {
               stations_[0].device->info().location().c_str());
 }
 
+std::vector<device::Info> DevicePlatform::devices() const {
+  std::vector<device::Info> all;
+  for (const Station& s : stations_) all.push_back(s.device->info());
+  return all;
+}
+
 Result<> DevicePlatform::to_host(std::byte* host, const std::byte* device, size_t bytes) {
   return move({{host, device, bytes, bytes, bytes, 1}, false, true});
 }

@@ -21,6 +21,7 @@ class DevicePlatform final : public MemoryKind,
   explicit DevicePlatform(std::vector<device::DevicePtr> devices);
   ~DevicePlatform() override;
   const device::Info& first() const { return stations_.front().device->info(); }
+  std::vector<device::Info> devices() const;
   Result<> to_host(std::byte* host, const std::byte* device, size_t bytes) override;
   Result<> from_host(std::byte* device, const std::byte* host, size_t bytes) override;
   bool moves() const override { return true; }

@@ -20,6 +20,10 @@ TEST_CASE("a NULL object is refused by every call on it") {
   };
   CHECK(refused(mc_memory_allocate(nullptr, 4096, 0, &memory)));
   CHECK(refused(mc_memory_register(nullptr, value, 8, nullptr, 0, &memory)));
+  CHECK(refused(mc_memory_allocate_at(nullptr, 4096, "cpu", 0, &memory)));
+  CHECK(refused(mc_memory_register_file(nullptr, "file", 0, 0, &memory)));
+  CHECK(refused(mc_memory_kind(nullptr, value, value)));
+  CHECK(mc_devices(nullptr, nullptr, 0) == 0);
   CHECK(refused(mc_segment_open(nullptr, "127.0.0.1:1", 1, &segment)));
   CHECK(refused(mc_segment_bytes(nullptr, 0, &bytes)));
   CHECK(refused(mc_transfer(nullptr, &request, 1)));
@@ -56,6 +60,11 @@ TEST_CASE("a NULL place or list is refused") {
   Pool pool;
   mc_store* const store = pool.store();
   mc_engine* const engine = mc_store_engine(store);
+  char at[32];
+  CHECK(mc_memory_kind(engine, nullptr, at) == MC_INVALID);
+  CHECK(mc_memory_kind(engine, at, nullptr) == MC_INVALID);
+  CHECK(mc_memory_allocate_at(engine, 4096, "cpu", 0, nullptr) == MC_INVALID);
+  CHECK(mc_devices(engine, nullptr, 1) == 0);
   const mc_key key{"k", 1};
   const mc_item item{key, nullptr, 1, nullptr, 0};
   const uint32_t end = 1;
