@@ -5,9 +5,12 @@ import sys
 import mc
 import pytest
 
-torch = pytest.importorskip('torch')
-if not torch.cuda.is_available():
-    pytest.skip('no GPU that torch can use', allow_module_level=True)
+try:
+    import torch
+except ImportError:
+    torch = None
+pytestmark = pytest.mark.skipif(torch is None or not torch.cuda.is_available(),
+                                reason='wants torch and a GPU that it can use')
 
 OTHER = """
 import sys, torch, mc
