@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "http/answer_reader.h"
 #include "http/cross_origin.h"
 #include "http/head_text.h"
 #include "http/pace.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr uint32_t kRefusalsMax = 64;         // connections above the limit that still get a 503
 constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
 constexpr size_t kUnreadMax = 256 * 1024;     // bytes of answers not taken: no further request then
+constexpr int kUnsentMax = 128 * 1024;        // bytes that a socket takes beyond what is on its way
 constexpr uint64_t kRestUnknown = std::numeric_limits<uint64_t>::max();
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 
@@ -75,7 +77,7 @@ struct Connections::Conn final : Parser::Events {
   bool refuse_all = false;              // above the limit of connections
   bool in_body = false, heard = false;  // the head of the request is complete; it was read from
   bool close_after = false;
-  bool peer_closed = false;
+  AnswerReader client;
   struct {                // of the body, in bytes
     size_t held = 0;      // so far
     uint64_t length = 0;  // as its head says; 0: it does not
@@ -107,7 +109,7 @@ struct Connections::Conn final : Parser::Events {
     bufferevent_setcb(bev, on_read, on_written, on_event, this);
     bufferevent_setwatermark(bev, EV_READ, 0, kPipelinedMax);
     bufferevent_set_max_single_read(bev, kPipelinedMax);
-    const timeval write_timeout = to_timeval(o.options_.idle_timeout);
+    const timeval write_timeout = to_timeval(o.options_.idle_timeout / AnswerReader::kLooks);
     bufferevent_set_timeouts(bev, nullptr, &write_timeout);
     evbuffer_add_cb(bufferevent_get_output(bev), on_output, this);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
@@ -127,6 +129,7 @@ struct Connections::Conn final : Parser::Events {
   void wait(Duration limit) {
     const timeval tv = to_timeval(limit);
     event_add(timer, &tv);
+    client.took = false;
   }
   void write(std::string_view bytes) { bufferevent_write(bev, bytes.data(), bytes.size()); }
   size_t buffered() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
@@ -188,7 +191,11 @@ struct Connections::Conn final : Parser::Events {
   }
   static void on_event(bufferevent*, short what, void* self) {
     Conn& c = of(self);
-    c.peer_closed = true;
+    if ((what & BEV_EVENT_TIMEOUT) != 0 && !c.client.stands_still(bufferevent_getfd(c.bev))) {
+      bufferevent_enable(c.bev, EV_WRITE);
+      return;
+    }
+    c.client.ended = true;
     // A client may end its sending side and still read answers to earlier requests.
     if ((what & BEV_EVENT_EOF) != 0 && c.exchange == 0 && c.output() > 0) {
       c.close_after = c.close_after || evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
@@ -205,7 +212,7 @@ struct Connections::Conn final : Parser::Events {
     Conn& c = of(self);
     if (c.state == State::kAnswering && c.exchange == 0) return;  // it is written
     // It takes bytes yet, or the time limit of writes ends it.
-    if (c.state == State::kAnswering && c.output() > 0)
+    if (c.state == State::kAnswering && (c.output() > 0 || c.client.took))
       return c.wait(c.owner.options_.half_closed_time);
     const bool reading = c.state == State::kReading && c.parser.started();
     if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
@@ -220,6 +227,7 @@ struct Connections::Conn final : Parser::Events {
   static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
     of(self).owner.untaken += change->n_added - change->n_deleted;
+    if (change->n_deleted > 0) of(self).client.wrote();
     if (!of(self).flow) return;
     of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
     of(self).owner.look_taken(of(self));
@@ -276,7 +284,10 @@ void Connections::accept(int fd, const std::string& peer) {
     return;
   }
   const int on = 1;
-  if (peer != kLocalPeer) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (peer != kLocalPeer) {
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kUnsentMax, sizeof kUnsentMax);
+  }
   auto conn = std::make_unique<Conn>(*this, fd, peer);
   conn->refuse_all = conns_.size() >= options_.connections_max;
   Conn* key = conn.get();
@@ -315,7 +326,7 @@ void Connections::pump(Conn& conn) {
     }
   }
   // No more comes of a request that has begun, and no other.
-  if (!conn.peer_closed || conn.state != Conn::State::kReading) return;
+  if (!conn.client.ended || conn.state != Conn::State::kReading) return;
   conn.close_after = true;
   if (conn.output() == 0) drop(conn);
 }
@@ -346,9 +357,9 @@ void Connections::complete(Conn& conn) {
   conn.refusal.cross_origin.clear();
   slots_.busy(conn.slot);
   conn.exchange = a.exchange;
-  const bool last = conn.peer_closed && evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0;
+  const bool last = conn.client.ended && evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0;
   conn.close_after = !a.keep_alive || last;
-  if (conn.peer_closed)
+  if (conn.client.ended)
     conn.wait(options_.half_closed_time);
   else
     event_del(conn.timer);
@@ -423,6 +434,7 @@ void Connections::flush(Conn& conn) {
   if (conn.buffered() == 0 && !rest.empty()) {
     const auto n =
         ::send(bufferevent_getfd(conn.bev), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) conn.client.wrote();
     if (n > 0) rest.remove_prefix(static_cast<size_t>(n));  // the buffer reports an error again
   }
   const std::string taken = std::exchange(conn.out, {});
@@ -480,7 +492,7 @@ bool Connections::flushed(Conn& conn) {
 void Connections::linger(Conn& conn) {
   const bool more =
       evbuffer_get_length(bufferevent_get_input(conn.bev)) > 0 || bytes_wait(conn.bev);
-  if (conn.peer_closed || (conn.rest.most == 0 && !more)) return drop(conn);
+  if (conn.client.ended || (conn.rest.most == 0 && !more)) return drop(conn);
   if (conn.rest.most == 0) conn.rest.most = kRestUnknown;  // requests that nobody reads any more
   conn.state = Conn::State::kLingering;
   conn.rest.at = lingering_.insert(lingering_.end(), &conn);

@@ -10,10 +10,10 @@
 // ServerOptions has the limits (body, header, connections, queue). The server answers a request
 // over one with 413, 431 or 503, and the handler never sees it. Memory is bounded: headers by
 // connections_max * header_max, bodies by bodies_max in all, answers by answers_max. A client that
-// reads nothing is closed after idle_timeout; so is one whose next head is not complete that long
-// after its last answer, and one whose body brings less than body_rate_min in any idle_timeout.
-// Clients that never finish a request take no more than their slots: the oldest gives way
-// (http/slots.h). /live is answered even when all slots are taken.
+// reads nothing is closed after idle_timeout, or a quarter of it later; so is one whose next head
+// is not complete that long after its last answer, and one whose body brings less than
+// body_rate_min in any idle_timeout. Clients that never finish a request take no more than their
+// slots: the oldest gives way (http/slots.h). /live is answered even when all slots are taken.
 //
 // Thread: the loop's.
 #pragma once
@@ -93,7 +93,8 @@ struct ServerOptions {
   uint32_t queue_max = 4096;                // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
   Bytes body_rate_min{10'000};  // a second
-  // A client that ended its sending side may still read: it counts as gone this much later.
+  // A client that ended its sending side may still read: it counts as gone when it took no byte for
+  // so long, and none waits for it.
   Duration half_closed_time = std::chrono::milliseconds(250);
   // The rest of a refused body is read and dropped, so that its client sees the answer: as long as
   // no pause is longer than this, all of it takes no longer, and is no more. So is what comes

@@ -52,8 +52,7 @@ std::string broken(const RequestRecord& r) {
   const std::string who =
       strf("request %llu, %s: ", static_cast<unsigned long long>(r.id), name(r.state));
   if (!sides_fit(r)) return who + "what its workers were told does not fit its state";
-  if ((r.deadline == Time::max()) != r.held.now)
-    return who + (r.held.now ? "a deadline, though it is held" : "no deadline");
+  if (r.deadline == Time::max()) return who + "no deadline";
   if (r.own_tokens() > 0 && r.on_workers() && !r.committed() && !r.prefill_over())
     return who + "tokens without a commit";
   return {};

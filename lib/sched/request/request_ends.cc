@@ -12,7 +12,8 @@ namespace mc::sched {
 namespace {
 
 constexpr double kRetryAfterMax = 30;
-constexpr size_t kWhatMax = 1000;  // bytes of an error's text
+constexpr size_t kWhatMax = 1000;                      // bytes of an error's text
+constexpr Duration kUnread = std::chrono::seconds(5);  // behind a pause: its end may be seen late
 
 // With the tokens that were told the prompt is longer, and what is to come is less.
 bool continues_behind_answer(RequestRecord& r, Time now) {
@@ -130,6 +131,12 @@ void RequestMachine::expired(Turn& t, Record& r) {
       if (!r.computed()) return silent(Step::kPrefill, options_.prefill_timeout);
       break;
     case RequestState::kProxied:
+      if (r.held.now)
+        return end(t, r,
+                   RequestError{499, "client_gone",
+                                strf("the client reads too slowly: it left much of the answer "
+                                     "unread for %s",
+                                     to_text(options_.held_timeout).c_str())});
       // An engine that is up is at work. One that is down does not answer any more.
       if (!awaits_all(r) || !fleet_.engines->is_up(r.asked())) break;
       if (t.now < r.begun + options_.answer_timeout) return wait_for_engine(t, r);
@@ -185,7 +192,9 @@ void RequestMachine::fail_attempt(Turn& t, Record& r, const std::set<std::string
   why.what = one_line(why.what, kWhatMax);  // others' words are in it
   const bool proxied = r.state == RequestState::kProxied;
   // An engine may give up a connection that nobody reads for a time.
-  if (proxied && !r.held.before)
+  const Duration soon = std::min(kUnread, options_.token_timeout);
+  const bool unread = r.held.now || (r.held.resumed && t.now - *r.held.resumed < soon);
+  if (proxied && !unread)
     for (const std::string& engine : avoid)
       if (fleet_.engines->is_up(engine)) t.ask(EngineAnswered{engine, false});
   const bool begun = r.proxy == ProxySide::kAnswering;  // be it with a refusal

@@ -232,7 +232,10 @@ void RequestMachine::on(const UpstreamData& e, MachineTurn& t) {
       t.measured(Measure::kTtftError, p.predicted_ttft_ms - p.ttft_ms);
     }
     fleet_.engines->computed(r.id, r.pair, t.now);
-    has_place(r);
+    if (e.good)
+      has_place(r);
+    else
+      room_.gone(r.id);  // nothing is computed for it
   }
   if (e.good) p.output_tokens = std::max<uint32_t>(1, p.output_tokens + e.tokens);
   room_.generated(r.ask.tenant, e.tokens);
@@ -243,13 +246,14 @@ void RequestMachine::on(const UpstreamData& e, MachineTurn& t) {
   if (first) next_round(t);
 }
 
-// The engine is not late meanwhile: nobody asks it for more.
+// The engine is not late meanwhile: nobody asks it for more. Its client may be.
 template <>
 void RequestMachine::on(const UpstreamHeld& e, MachineTurn& t) {
   Record* const r = find(e.of);
   if (r == nullptr || r->proxy != ProxySide::kAnswering) return;
-  r->held = {.now = e.held, .before = true};
-  r->deadline = e.held ? Time::max() : t.now + options_.token_timeout;
+  if (r->held.now && !e.held) r->held.resumed = t.now;
+  r->held.now = e.held;
+  r->deadline = t.now + (e.held ? options_.held_timeout : options_.token_timeout);
 }
 
 template <>
@@ -349,6 +353,7 @@ void RequestMachine::on(const ClockStoodStill& e, MachineTurn&) {
     r->stood += e.time;
     if (r->deadline != Time::max()) r->deadline += e.time;
     r->begun += e.time;
+    if (r->held.resumed) *r->held.resumed += e.time;
   }
 }
 

@@ -20,14 +20,14 @@
 //               silent                                  without a token (`continues`)
 //   kProxied    UpstreamData, UpstreamEnded             DeliverBytes, FinishRequest; a pair's
 //                                                       second half; another engine
-//   kProxied    UpstreamHeld                            no deadline, until it is held no more
+//   kProxied    UpstreamHeld                            the client is late, not the engine:
+//                                                       FinishRequest with 499
 //   any         RequestCancelled                        AbortAt; no FinishRequest
 //   kWaiting    RoomFreed, tick                         the next in turn tries (WaitingRoom);
 //                                                       behind it who does not delay it
 // clang-format on
 //
-// An attempt has a number; an event of another one changes nothing. Whatever waits has a deadline,
-// but for an answer that is held for its client: the driver gives that client up in time.
+// An attempt has a number; an event of another one changes nothing. Whatever waits has a deadline.
 //
 // Thread: one owner. Pure: time is an argument. Source: Mooncake paper sections 3, 4 and 5.3
 // (Figure 9); backfill: Lifka, The ANL/IBM SP scheduling system (1995).

@@ -18,6 +18,8 @@ struct RequestOptions {
   Duration answer_timeout = std::chrono::minutes(10);
   Duration pair_wait = std::chrono::seconds(10);      // for one half after the other's answer
   Duration token_timeout = std::chrono::seconds(30);  // to the next token
+  // For a client that leaves much of an engine's answer unread, to take so much that it goes on.
+  Duration held_timeout = std::chrono::minutes(5);
   Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
   uint32_t queue_max = 4096;                          // requests waiting for room
   // A failure after the first token: other workers go on behind the tokens that were told. The

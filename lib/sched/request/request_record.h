@@ -38,7 +38,8 @@ struct Served {  // what counts for its tenant's share
 };
 
 struct Held {  // an engine's answer, for its client
-  bool now = false, before = false;
+  bool now = false;
+  std::optional<Time> resumed{};  // when it was held no more, if it was
 };
 
 struct TurnedAway {  // by an engine that said it is full

@@ -31,6 +31,7 @@ sched::RequestOptions request_options(const ConductorOptions& o) {
           .answer_timeout = o.answer_timeout,
           .pair_wait = o.pair_wait,
           .token_timeout = o.token_timeout,
+          .held_timeout = o.held_timeout,
           .queue_timeout = o.queue_timeout,
           .queue_max = o.queue_max,
           .continues = true};

@@ -71,6 +71,7 @@ struct ConductorOptions {
   std::string external_state;    // where those registered by POST are kept
   PdAutoscalerOptions pd;
   uint32_t explain_last = 1024;  // requests whose decisions are kept
+  Duration held_timeout = sched::RequestOptions().held_timeout;  // no option
   // No options, and they outlive the conductor; nullptr: no spans, no recording.
   telemetry::Tracer* tracer = nullptr;
   RequestRecorder* recorder = nullptr;
@@ -111,7 +112,7 @@ class Conductor {
   void cancel(Id id, const std::string& why, const CancelledAs& as = {});
 
   // Reads no more of an external engine's answer, or goes on. The engine is not late while it is
-  // held: who holds it has to give up a client that takes nothing.
+  // held; a client for which it is held too long is given up.
   void hold(Id id, bool held);
 
   void drain();                                // refuses new requests

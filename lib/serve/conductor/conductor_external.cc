@@ -111,7 +111,7 @@ std::string error_text(const std::string& why) {
 }
 
 // Keeps what a pair's first half says, and the words of who is full, until all of it is there.
-// False: it is too long, and an error stands in its place.
+// False: it is too long. In the place of a refusal stands an error then.
 bool hold_back(EngineExchange& e, std::string_view chunk) {
   if (e.status != 503 && (e.status >= 500 || e.status / 100 == 3)) return true;  // no one gets it
   const size_t most = e.status == 200 ? kKvAnswerMax : kHeldMax;
@@ -119,6 +119,8 @@ bool hold_back(EngineExchange& e, std::string_view chunk) {
     e.held.append(chunk);
     return true;
   }
+  e.held.clear();
+  if (e.status == 200) return false;
   e.type = "application/json";
   e.held = error_text(strf("external engine %s: its answer, with status %d, is over %s",
                            e.asked.c_str(), e.status, bytes_text(most).c_str()));
@@ -230,8 +232,13 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk, bool first_h
   EngineExchange& e = first_half ? w.first : w.answer;
   if (!passes(e.status) || first_half) {
     if (hold_back(e, chunk)) return;
+    const bool computed = e.status == 200;
+    if (computed && w.pair.at_once) return;  // its KV goes another way, until its answer ends
     external_->client().cancel(std::exchange(e.http, 0));
-    return on_upstream_done(job, http::ClientResponse{}, first_half);
+    if (!computed) return on_upstream_done(job, http::ClientResponse{}, first_half);
+    return on_upstream_done(
+        job, fail(Code::kCorrupt, "its answer is over %s", bytes_text(kKvAnswerMax).c_str()),
+        first_half);
   }
   const bool first = w.tail.empty(), good = e.status == 200;
   if (first && good && w.pair.decode.empty())

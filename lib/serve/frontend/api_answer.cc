@@ -9,9 +9,9 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kUnsentMax = kMiB;  // a client that leaves so much unread is given up
-// An external engine's answer is not read while its client leaves more than the first unread, until
-// it is no more than the second.
-constexpr size_t kPassedHigh = kMiB, kPassedLow = 256 * kKiB;
+// An external engine's answer is not read while its client leaves more than this unread, until it
+// is a quarter. Less, where all clients together leave much.
+constexpr size_t kPassedMax = kMiB, kPassedMaxCrowded = 256 * kKiB;
 
 }  // namespace
 
@@ -161,14 +161,16 @@ void ApiServer::Answer::on_upstream_bytes(const Progress& p, int answered, const
   passed.stream = type.starts_with("text/event-stream");
   choices[0].output_tokens = p.output_tokens;
   x.write(passed.stream ? passed.lines.pass(bytes) : std::string(bytes));
-  if (!passed.held && x.unsent() > kPassedHigh) hold_upstream();
+  const size_t most = s.unread() > s.crowded_ ? kPassedMaxCrowded : kPassedMax;
+  if (!passed.held && x.unsent() > most) hold_upstream(most / 4);
 }
 
-// A client that takes nothing is closed by its server.
-void ApiServer::Answer::hold_upstream() {
+// A client that takes nothing is closed by its server, and one that takes little given up by the
+// conductor.
+void ApiServer::Answer::hold_upstream(size_t until) {
   passed.held = true;
   s.conductor_.hold(choices[0].job, true);
-  x.on_taken(kPassedLow, [weak = weak_from_this()] {
+  x.on_taken(until, [weak = weak_from_this()] {
     const auto a = weak.lock();
     if (!a || a->over) return;
     a->passed.held = false;
@@ -207,7 +209,8 @@ void ApiServer::Answer::failed(const Progress& p, const RequestError& e) {
   status = e.status;
   close(e.what);
   cancel_all("another choice of the request failed", {e.status, e.code});
-  if (proxied && !passed.stream) return;  // cut: the client sees that it is not whole
+  // Cut: the client sees that it is not whole. One that reads too slowly would read no event soon.
+  if (proxied && (!passed.stream || e.status == 499)) return;
   const ApiError error{e.status, e.what, e.param, e.code};
   if (started) {
     x.write(passed.lines.cut() + writer->failed(error));

@@ -53,7 +53,7 @@ struct ApiServer::Answer : std::enable_shared_from_this<Answer> {
   }
   void on_upstream_bytes(const Progress& p, int answered, const std::string& type,
                          std::string_view bytes);
-  void hold_upstream();
+  void hold_upstream(size_t until);
   void done(size_t choice, const Progress& p, const std::optional<RequestError>& failed);
   void failed(const Progress& p, const RequestError& error);
   void finish();

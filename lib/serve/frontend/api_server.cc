@@ -162,6 +162,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   // What an external engine may take is not known: pictures, for one.
   if (conductor.external().all().empty()) server.body_max = Bytes{api->limits_.body_max()};
   server.bodies_max = options.bodies_max;
+  server.answers_max = options.answers_max;
   server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");
@@ -183,6 +184,7 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
       tracer_(options.tracer),
       trace_ratio_(options.otlp_ratio),
       coalesce_(options.coalesce),
+      crowded_(options.answers_max.n / 2),
       passed_(std::move(passed)),
       tenants_(std::move(tenants)),
       keys_{options.api_keys, {}, 0},

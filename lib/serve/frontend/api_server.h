@@ -61,7 +61,8 @@ struct ApiServerOptions {
   std::string tool_call_parser = "auto";
   Duration tokenize_wait = std::chrono::milliseconds(100);
   double otlp_ratio = 1;
-  Bytes bodies_max = http::ServerOptions().bodies_max;  // no option
+  Bytes bodies_max = http::ServerOptions().bodies_max;    // no option
+  Bytes answers_max = http::ServerOptions().answers_max;  // no option
   telemetry::Tracer* tracer = nullptr;  // outlives the server; no option; nullptr: no spans
   void describe(OptionList& v);
 };
@@ -134,6 +135,7 @@ class ApiServer {
   telemetry::Tracer* const tracer_;
   const double trace_ratio_;
   const bool coalesce_;
+  const size_t crowded_;  // bytes of answers unread in all; above them each client is left fewer
   const PassedPaths passed_;
   Tenants tenants_;
   std::optional<ApiKey> monitor_key_;

@@ -73,6 +73,34 @@ TEST_CASE("a client that ended its sending side and gets no answer soon is gone"
   CHECK(f.seen.size() == 1);
 }
 
+TEST_CASE("a client that ended its sending side gets a stream that goes on, as fast as it reads") {
+  constexpr Duration kTime = 200ms;
+  Fixture f(kTime);
+  for (bool even = false; !even;) {  // else this process stood still: again
+    auto c = f.client();
+    c.send(get("/1"));
+    c.end_sending();
+    REQUIRE(f.arrived(f.seen.size() + 1));
+    const Exchange x = f.seen.back();
+    x.start(200, "text/event-stream");
+    even = true;
+    const Time from = f.clock.now();
+    for (Time last = from; last - from < 3 * kTime;) {
+      x.write("data: 1\n\n");
+      REQUIRE(f.loop.turn(5ms));
+      c.got("");
+      even = even && f.clock.now() - last < kTime / 2;
+      last = f.clock.now();
+    }
+    if (!even) continue;
+    CHECK_FALSE(x.gone());
+    x.write("data: last\n\n");
+    x.end();
+    CHECK(c.wait_for("data: last"));
+    CHECK(c.wait_closed());
+  }
+}
+
 TEST_CASE("that such a client is gone is seen by a write to it, and no signal ends the process") {
   const auto before = std::signal(SIGPIPE, SIG_DFL);
   Fixture f(1h);

@@ -2,6 +2,8 @@
 // client reads no more of one that is held.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "http/client.h"
 #include "tests/unit/http/raw.h"
 
@@ -95,6 +97,27 @@ TEST_CASE("a client that takes nothing is closed, though its answer waits for it
   f.seen[0].write(std::string(kMuch, 'x'));
   f.seen[0].on_taken(0, [] { FAIL("it takes nothing"); });
   CHECK(wait_until(f.loop, [&] { return f.seen[0].gone(); }));
+}
+
+// Sockets hold so much that they ask for more only now and then.
+TEST_CASE("a client that takes bytes all the time is not closed, however few they are") {
+  ServerOptions options;
+  options.idle_timeout = 4s;
+  Fixture f(options);
+  auto c = f.asked();
+  c.small_buffer();
+  const Exchange x = f.seen[0];
+  x.start(200, "text/plain");
+  x.write(std::string(kMuch, 'x'));
+  size_t came = 0;
+  Duration past{};
+  for (const Time from = f.clock.now(); past < 8s && !x.gone(); past = f.clock.now() - from) {
+    const auto due = static_cast<size_t>(past / 1ms) * 25;
+    came += c.take(due - std::min(due, came));
+    f.loop.turn(5ms);
+  }
+  CHECK_FALSE(x.gone());
+  CHECK(x.unsent() > kMuch / 2);
 }
 
 TEST_CASE("a client that ended its sending side gets all that it takes slowly") {

@@ -78,6 +78,16 @@ class RawClient {
     }
     return received_.find(text) != std::string::npos;
   }
+  void small_buffer() {  // of what came and is not read
+    const int bytes = 16 * 1024;
+    REQUIRE(::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) == 0);
+  }
+  // Reads so much of what is there, and keeps nothing of it. Returns: how much it was.
+  size_t take(size_t most) {
+    std::string buffer(most, 0);
+    const auto n = ::recv(fd_.get(), buffer.data(), most, MSG_DONTWAIT);
+    return n > 0 ? static_cast<size_t>(n) : 0;
+  }
   bool wait_for(std::string_view text) {
     return wait_until(loop_, [&] { return got(text); });
   }

@@ -149,6 +149,8 @@ TEST_CASE("an engine whose answer is held for the client is not late, and has no
   s.handle(UpstreamHeld{a, false});
   s.tick(s.options.token_timeout - 1ms);
   CHECK(s.finished(r) == nullptr);
+  UpstreamEnded cut = ends(a, 200);
+  cut.outcome = fail(Code::kCorrupt, "cut off");
   SUBCASE("it goes on") {
     s.handle(UpstreamData{a, 1});
     s.tick(s.options.token_timeout - 1ms);
@@ -156,15 +158,32 @@ TEST_CASE("an engine whose answer is held for the client is not late, and has no
     REQUIRE(s.finished(r) != nullptr);
     CHECK(!s.finished(r)->error);
   }
-  SUBCASE("it is silent then") {
+  SUBCASE("it is silent then, and has failed") {
     s.tick(1ms);
     REQUIRE(s.finished(r) != nullptr);
     CHECK(s.finished(r)->error->status == 504);
-    CHECK(s.all<EngineAnswered>().empty());
+    REQUIRE(s.all<EngineAnswered>().size() == 1);
+    CHECK(!s.all<EngineAnswered>()[0].well);
+  }
+  SUBCASE("it cuts the answer long after that, and has failed") {
+    s.handle(cut);
+    REQUIRE(s.finished(r) != nullptr);
+    CHECK(s.finished(r)->error->status == 503);
+    CHECK(s.all<EngineAnswered>().size() == 1);
   }
   SUBCASE("it ended a connection that nobody read") {
-    UpstreamEnded cut = ends(a, 200);
-    cut.outcome = fail(Code::kCorrupt, "cut off");
+    s.handle(UpstreamHeld{a, true});
+    SUBCASE("as is seen meanwhile") {}
+    SUBCASE("as is seen soon after") {
+      s.tick(1min);
+      s.handle(UpstreamHeld{a, false});
+      s.tick(4s);
+    }
+    SUBCASE("as is seen soon after, but for time in which this process stood still") {
+      s.handle(UpstreamHeld{a, false});
+      s.now += 1h;
+      s.handle(ClockStoodStill{1h});
+    }
     s.handle(cut);
     REQUIRE(s.finished(r) != nullptr);
     CHECK(s.finished(r)->error->status == 503);
@@ -176,6 +195,54 @@ TEST_CASE("an engine whose answer is held for the client is not late, and has no
     CHECK(s.all<StopProxy>().size() == 1);
   }
   s.check_clean();
+}
+
+TEST_CASE("a client that takes too little of a held answer for too long is given up") {
+  RequestSite s;
+  s.engines.ups["e0"] = s.engines.ups["e1"] = true;
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  s.handle(UpstreamData{a, 1});
+  for (int i = 0; i < 2; ++i) {  // each time anew
+    s.handle(UpstreamHeld{a, true});
+    s.tick(s.options.held_timeout - 1ms);
+    s.handle(UpstreamHeld{a, false});
+    s.handle(UpstreamData{a, 1});
+  }
+  s.handle(UpstreamHeld{a, true});
+  s.tick(1min);
+  s.now += 1h;
+  s.handle(ClockStoodStill{1h});
+  s.tick(s.options.held_timeout - 1min - 1ms);
+  REQUIRE(s.finished(r) == nullptr);
+  CHECK(s.machine.deadline() == s.now + 1ms);
+  s.tick(1ms);
+  REQUIRE(s.finished(r) != nullptr);
+  CHECK(s.finished(r)->status == 499);
+  CHECK(s.finished(r)->error->what.find("reads too slowly") != std::string::npos);
+  CHECK(s.all<StopProxy>().size() == 1);
+  CHECK(s.all<ProxyTo>().size() == 1);
+  CHECK(s.all<EngineAnswered>().empty());
+  s.check_clean();
+}
+
+TEST_CASE("a refusal that passes is no served prompt of its tenant's") {
+  RequestSite s;
+  s.join("p0", true);
+  s.join("d0", false);
+  s.engines.ups["e0"] = true;
+  // Both tenants wait, while one's other request is refused.
+  const AttemptRef bad = s.attempt(s.arrive(40, 0, 8, 1));
+  const uint64_t first = s.arrive(40, 0, 8, 1);
+  s.handle(ends(s.attempt(first), 429));
+  s.answer(s.sent(Step::kReserve).back().of, Step::kReserve, fail(Code::kNoSpace, "no blocks"));
+  const uint64_t second = s.arrive(40, 0, 8, 2);
+  REQUIRE(s.state(first) == RequestState::kWaiting);
+  REQUIRE(s.state(second) == RequestState::kWaiting);
+  s.handle(UpstreamData{.of = bad, .tokens = 0, .good = false});
+  CHECK(s.state(first) == RequestState::kProxied);
+  CHECK(s.state(second) == RequestState::kWaiting);
+  s.handle(ends(bad, 400));
 }
 
 TEST_CASE("an answer counts for its tenant once, as it comes or at its end") {

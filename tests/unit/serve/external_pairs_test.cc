@@ -22,7 +22,7 @@ std::string pair_registration(const MockEngine& e, const char* name, const char*
 }
 
 struct PairSite : Mixed {
-  explicit PairSite(const char* kind) : Mixed(options(), false) {
+  explicit PairSite(const char* kind, const ConductorOptions& o = options()) : Mixed(o, false) {
     for (auto* e : {&p, &d})
       *e = engines.emplace_back(std::make_unique<MockEngine>(loop, "tiny", 4)).get();
     d->partner = p;
@@ -94,6 +94,34 @@ TEST_CASE("a refusal by a pair's first half comes whole up to 1 MiB, else an err
   CHECK(over.status == 422);
   CHECK(over.body.find("external engine p: its answer, with status 422, is over 1MiB") !=
         std::string::npos);
+  CHECK(m.conductor->external().find("p")->outliers.failed() == 0);
+  m.check_idle();
+}
+
+TEST_CASE("a pair's first answer of over 8 MiB fails where it hands KV over, and says why") {
+  PairSite m("sequential");
+  m.p->answer = "{\"text\":\"" + std::string(9 << 20, 'x') + "\"}";
+  const auto r = m.ask("/v1/completions", prompt_with(""));
+  CHECK(r.status == 503);
+  CHECK(r.body.find("external engine p: its answer is over 8MiB") != std::string::npos);
+  CHECK(m.d->asked.empty());
+  m.check_idle();
+}
+
+TEST_CASE("a pair's first answer of any length is read to its end where it hands over nothing") {
+  PairSite m("concurrent", patient());
+  m.p->connector = false;
+  m.p->padding = 32 << 20;
+  m.d->hang = true;
+  Mixed::Answer r;
+  m.send("/v1/completions", prompt_with(R"(,"stream":true)"), r);
+  REQUIRE(until(m.loop, [&] { return m.p->held.size() == 1 && m.d->held.size() == 1; }));
+  CHECK(until(m.loop, [&] { return m.p->held[0].unsent() == 0; }));
+  CHECK(m.p->gone == 0);
+  m.d->held[0].write("data: [DONE]\n\n");
+  m.d->held[0].end();
+  CHECK(until(m.loop, [&] { return r.done; }));
+  CHECK(r.status == 200);
   CHECK(m.conductor->external().find("p")->outliers.failed() == 0);
   m.check_idle();
 }

@@ -187,6 +187,12 @@ struct MockEngine {
                           {"kv_transfer_params", handed}};
       return x.reply(200, "application/json", dump_json(first));
     }
+    if (padding > 0) {
+      x.start(200, "application/json");
+      x.on_gone([this] { ++gone; });
+      x.write(std::string(padding, ' '));
+      return held.push_back(x);
+    }
     if (!body.value("stream", false)) {
       const Json whole = {
           {"model", model}, {"choices", Json::array({{{"text", "abc"}}})}, {"usage", usage}};
@@ -221,6 +227,7 @@ struct MockEngine {
   std::string key;  // that it wants; empty: none
   int answer_status = 200;
   std::string answer, answer_type = "application/json";  // instead of its own
+  size_t padding = 0;                                    // blanks in their place, and no end
   http::Headers answer_headers;                          // of these, and of its refusals
   std::string adapter;                                   // a LoRA adapter that it lists
   std::string metrics;                                   // empty: it has none

@@ -7,6 +7,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 
@@ -105,15 +107,20 @@ struct OddEngine {
       if (c.rest.empty() && again) c.rest = ":";  // for ever
     }
   }
-  // Sends what the sockets take.
+  // Sends what the sockets take, `flood_most` bytes on each at most.
   void flood() {
     for (auto& [n, c] : open)
-      while (c.floods) {
-        const auto sent = ::send(n, answer.data() + c.flooded, answer.size() - c.flooded,
-                                 MSG_NOSIGNAL | MSG_DONTWAIT);
+      for (size_t more = flood_most; c.floods && more > 0;) {
+        const auto sent =
+            ::send(n, answer.data() + c.flooded, std::min(more, answer.size() - c.flooded),
+                   MSG_NOSIGNAL | MSG_DONTWAIT);
         if (sent <= 0) break;
+        more -= static_cast<size_t>(sent);
         c.flooded += static_cast<size_t>(sent);
         c.floods = c.flooded < answer.size();
+        if (c.floods || !floods_to_end) continue;
+        ++left;
+        ::shutdown(n, SHUT_WR);
       }
   }
   static void send(int n, const std::string& bytes) {  // who left gets nothing
@@ -128,7 +135,9 @@ struct OddEngine {
   std::map<int, Conn> open;
   std::string answer;
   bool closes = false, drips = false, drips_head = false, again = false, floods = false;
-  int asked = 0;
+  bool floods_to_end = false;  // and ends the connection then
+  size_t flood_most = SIZE_MAX;
+  int asked = 0, left = 0;
 };
 
 }  // namespace mc::serve::test

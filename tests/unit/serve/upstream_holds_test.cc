@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "http/parser.h"
 #include "mixed_site.h"
@@ -67,7 +70,7 @@ struct SlowClient final : http::Parser::Events {
   }
   void ask(const std::string& path, const std::string& body) {
     send(strf("POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-              "Content-Length: %zu\r\n\r\n",
+              "X-Request-Id: mine\r\nContent-Length: %zu\r\n\r\n",
               path.c_str(), body.size()) +
          body);
   }
@@ -99,7 +102,9 @@ struct SlowClient final : http::Parser::Events {
 };
 
 struct FloodSite {
-  FloodSite() : m(options(), false), odd(m.loop), body(events(kBody)) {
+  explicit FloodSite(size_t bytes = kBody, const ApiServerOptions& web = {},
+                     const ConductorOptions& conductor = options())
+      : m(conductor, false, {}, web), odd(m.loop), body(events(bytes)) {
     odd.floods = true;
     REQUIRE(m.administer("/register", odd.registration("odd")).status == 200);
     REQUIRE(until(m.loop, [&] { return m.conductor->external().find("odd")->up; }));
@@ -193,6 +198,7 @@ TEST_CASE("a long refusal reaches a client that reads slowly, too") {
   SlowClient c(f.m.api->http());
   c.wanted = &f.body;
   c.ask("/v1/completions", kAsk + "false}");
+  REQUIRE(f.until_so([&] { return f.m.api->unread() > kMiB / 2; }));
   REQUIRE(f.until_so([&] {
     c.read_some();
     return c.answers == 1 || c.closed || !c.equal;
@@ -200,7 +206,88 @@ TEST_CASE("a long refusal reaches a client that reads slowly, too") {
   CHECK(c.status == 422);
   CHECK(c.came == f.body.size());
   CHECK(c.equal);
+  CHECK(f.most > kMiB / 2);
   CHECK(f.most <= kBuffered);
+}
+
+TEST_CASE("an answer that is held again has its last bytes, though its engine left meanwhile") {
+  FloodSite f(16 * kMiB);
+  f.odd.floods_to_end = true;
+  f.answers("text/event-stream", true);
+  SlowClient c(f.m.api->http());
+  c.wanted = &f.body;
+  c.ask("/v1/completions", kAsk + "true}");
+  const auto reads = [&](const std::function<bool()>& done) {
+    return f.until_so([&] {
+      c.read_some();
+      return c.answers == 1 || c.closed || !c.equal || done();
+    });
+  };
+  REQUIRE(f.until_so([&] { return f.m.api->unread() > kMiB / 2; }));
+  REQUIRE(reads([&] { return f.m.api->unread() <= 256 * kKiB; }));
+  REQUIRE(f.until_so([&] { return f.m.api->unread() > kMiB / 2; }));  // it was read on, and is held
+  REQUIRE(reads([&] { return f.odd.left > 0; }));
+  REQUIRE(f.until_so([&] { return f.m.api->unread() > kMiB / 2; }));  // with its end in the socket
+  CHECK(f.most <= kBuffered);
+  CHECK(c.came < f.body.size());
+  REQUIRE(reads([] { return false; }));
+  CHECK(c.answers == 1);
+  CHECK(c.came == f.body.size());
+  CHECK(c.equal);
+  CHECK(f.m.conductor->external().find("odd")->outliers.failed() == 0);
+}
+
+TEST_CASE("a client that takes nothing of a held answer for long is cut, and its engine aborted") {
+  ConductorOptions o = FloodSite::options();
+  o.held_timeout = 1s;
+  FloodSite f(kBody, {}, o);
+  f.answers("text/event-stream", true);
+  SlowClient c(f.m.api->http());
+  c.wanted = &f.body;
+  c.ask("/v1/completions", kAsk + "true}");
+  REQUIRE(f.until_so([&] { return f.odd.asked == 1; }));
+  REQUIRE(f.until_so([&] { return f.m.api->open_exchanges() == 0; }));
+  CHECK(f.most > kMiB);
+  REQUIRE(f.until_so([&] {  // its connection is closed
+    return std::none_of(f.odd.open.begin(), f.odd.open.end(),
+                        [](const auto& one) { return one.second.floods; });
+  }));
+  const auto outcome = (*parse_json(f.m.ask("/explain/mine").body))["outcome"];
+  CHECK(outcome["status"] == 499);
+  CHECK(outcome.dump().find("reads too slowly") != std::string::npos);
+  CHECK(f.m.conductor->external().find("odd")->outliers.failed() == 0);
+}
+
+TEST_CASE("where many clients read slowly each is left less, and none is closed for it") {
+  ApiServerOptions web;
+  web.answers_max = Bytes{16 * kMiB};
+  FloodSite f(2 * kMiB, web);
+  f.odd.flood_most = 64 * kKiB;  // else much is under way to the conductor when it holds an answer
+  f.answers("text/event-stream", true);
+  std::vector<std::unique_ptr<SlowClient>> clients;
+  for (int i = 0; i < 20; ++i) {
+    auto& c = *clients.emplace_back(std::make_unique<SlowClient>(f.m.api->http()));
+    c.wanted = &f.body;
+    c.ask("/v1/completions", kAsk + "true}");
+    REQUIRE(f.until_so([&] { return f.odd.asked == i + 1; }));
+    size_t unread = 0;
+    int same = 0;
+    REQUIRE(f.until_so([&] {  // until nothing more comes
+      const size_t now = f.m.api->unread();
+      same = now == std::exchange(unread, now) ? same + 1 : 0;
+      return same == 20;
+    }));
+  }
+  f.odd.flood_most = SIZE_MAX;  // from here on one reads at a time
+  for (const auto& c : clients) {
+    REQUIRE(f.until_so([&] {
+      c->read_some();
+      return c->answers == 1 || c->closed || !c->equal;
+    }));
+    CHECK(c->came == f.body.size());
+    CHECK(c->equal);
+  }
+  CHECK(f.most <= 16 * kMiB);
 }
 
 }  // namespace upstream_holds_test
