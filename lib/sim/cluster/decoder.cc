@@ -50,16 +50,16 @@ Result<> Decoder::reserve(const Decoding& request, Time now) {
   return {};
 }
 
-// Gives the running requests the blocks of the steps that began since these were planned.
+// Gives the running requests the blocks of the steps that began since these were planned. Before
+// steps are planned: those of the first. Most have theirs.
 void Decoder::catch_up(Time now) {
-  if (!plan_.running()) return;
-  const uint64_t step = plan_.begun(now) - 1;
-  std::vector<DecoderMemory::KvPtr> batch;
+  const uint64_t step = plan_.running() ? plan_.begun(now) - 1 : 0;
+  std::vector<DecoderMemory::KvPtr> without;
   for (const Running& r : running_) {
     r.kv->tokens = r.request.context + step;
-    batch.push_back(r.kv);
+    if (!memory_->suffice(*r.kv)) without.push_back(r.kv);
   }
-  memory_->grow(batch, totals_.steps + step);
+  if (!without.empty()) memory_->grow(without, totals_.steps + step);
 }
 
 // Of so many steps, those for which all have blocks without a preemption: one at least.
@@ -72,7 +72,9 @@ uint64_t Decoder::affordable(uint64_t most) const {
     }
     return blocks <= memory_->available();
   };
-  if (enough(most)) return most;
+  // In so many steps none takes more than the blocks of so many tokens.
+  if (running_.size() * memory_->blocks_of(most) <= memory_->available() || enough(most))
+    return most;
   uint64_t can = 1;
   for (uint64_t cannot = most; can + 1 < cannot;) {
     const uint64_t middle = can + (cannot - can) / 2;
@@ -90,12 +92,7 @@ void Decoder::allot(Time now) {
     running_.push_back(std::move(r));
   }
   std::erase_if(out_, [](const Running& r) { return r.kv == nullptr; });
-  std::vector<DecoderMemory::KvPtr> batch;
-  for (const Running& r : running_) {
-    r.kv->tokens = r.request.context;
-    batch.push_back(r.kv);
-  }
-  memory_->grow(batch, totals_.steps);
+  catch_up(now);
   fresh_ = false;
   for (Running& r : running_) {
     const bool began = r.first_token != Time::max();
@@ -193,7 +190,9 @@ void Decoder::begin(Time now) {
 
 // Between the tokens that it has.
 std::vector<double> Decoder::gaps(const Running& r) const {
-  std::vector<double> out = r.earlier;
+  std::vector<double> out;
+  out.reserve(r.request.answer);
+  out = r.earlier;
   const size_t before = out.size();
   record_.gaps(r.segment, r.skip, out);
   if (out.size() > before) out[before] -= r.before_s;

@@ -59,7 +59,7 @@ DecoderMemory::KvPtr DecoderMemory::find(uint64_t id) const {
 void DecoderMemory::arrived(uint64_t id) {
   const KvPtr& s = by_id_.at(id);
   s->settled = true;
-  manager_.computed(s->tx, s->prompt / options_.block_tokens);
+  s->first_tx = s->tx;
   MC_CHECK(batch_.kv_arrived(s->request));
 }
 
@@ -76,13 +76,23 @@ void DecoderMemory::grow(const std::vector<KvPtr>& running, uint64_t step) {
   blocks_.grow({running.begin(), running.end()});
 }
 
+// A prompt's blocks stay cached after their sequence, as on a live worker. Nobody finds them, but
+// they are taken after older ones, and those may be a preempted sequence's. While none is
+// preempted they may as well be free: one is preempted only when no block is free or cached.
+void DecoderMemory::keep(const Kv& s) {
+  if (batch_.preempted() > 0 && s.tx == s.first_tx)
+    manager_.computed(s.tx, s.prompt / options_.block_tokens);
+}
+
 void DecoderMemory::release(uint64_t id) {
   const KvPtr s = find(id);
   if (s == nullptr) return;
   s->ended = true;
   batch_.remove(s->request);
   by_id_.erase(id);
-  if (s->busy == 0) blocks_.release(s);
+  if (s->busy > 0) return;
+  keep(*s);
+  blocks_.release(s);
 }
 
 // ---- moving KV
@@ -124,8 +134,10 @@ void DecoderMemory::tick(Time now) {
     const auto [job, s] = jobs_.begin()->second;
     jobs_.erase(jobs_.begin());
     --s->busy;
-    if (job == Job::kOut)
+    if (job == Job::kOut) {
+      keep(*s);
       blocks_.copied_out(s, std::max(copy_seconds(blocks_.blocks_of(s->written())), 1e-6));
+    }
     if (job == Job::kIn) blocks_.left_host(*s);
     if (s->ended)
       blocks_.release(s);

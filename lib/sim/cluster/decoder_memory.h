@@ -37,6 +37,7 @@ class DecoderMemory : private serve::KvMover {
  public:
   struct Kv : serve::DecodeKv {
     uint64_t id = 0, tokens = 0;  // tokens: prompt and answer so far
+    serve::TxId first_tx = 0;     // of the blocks into which its prompt's KV came
     size_t length() const override { return tokens; }
     // No two requests share blocks here; each finds its own again.
     BlockHash block_key(size_t block, uint32_t block_tokens) const override;
@@ -53,6 +54,8 @@ class DecoderMemory : private serve::KvMover {
   void arrived(uint64_t id);      // its prompt's KV is here
   // Between steps: begins to bring back those that fit. Returns who joins the batch now.
   std::vector<uint64_t> admit(Time now);
+  // It has a block for each of its tokens.
+  bool suffice(const Kv& s) const { return s.blocks.size() * options_.block_tokens >= s.tokens; }
   // As DecodeBlocks::grow. `step`: for the record.
   void grow(const std::vector<KvPtr>& running, uint64_t step);
   // It ended, or is given up: its blocks are free as soon as nothing moves its KV.
@@ -76,6 +79,7 @@ class DecoderMemory : private serve::KvMover {
   void copy_in(const serve::DecodeKvPtr& s, size_t first) override;
   void compute(const serve::DecodeKvPtr& s, size_t begin) override;
   double copy_seconds(uint64_t blocks) const;
+  void keep(const Kv& s);
   void begin(Job job, const serve::DecodeKvPtr& s, Duration takes);
 
   const DecoderMemoryOptions options_;

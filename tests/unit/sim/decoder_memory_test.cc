@@ -241,6 +241,38 @@ TEST_CASE("a simulated node preempts whom a live worker's memory preempts, at th
   }
 }
 
+// A step takes a second, and so does computing a token.
+cost::ModelSpec computing() {
+  cost::ModelSpec s = seconds();
+  s.cost.c1 = 1;
+  return s;
+}
+
+TEST_CASE("an ended prompt's blocks are taken after those of who was preempted before") {
+  const cost::ModelSpec spec = computing();
+  DecoderMemory memory(spec, {.blocks = 12, .block_tokens = kBlock, .preempt = "recompute"});
+  REQUIRE(memory.reserve(0, 16, 150, Time{}));
+  REQUIRE(memory.reserve(1, 32, 1, Time{}));
+  REQUIRE(memory.reserve(2, 96, 1, Time{}));
+  for (uint64_t id = 0; id < 3; ++id) memory.arrived(id);
+  CHECK(memory.admit(Time{}).size() == 3);
+  const DecoderMemory::KvPtr oldest = memory.find(0);
+  const auto grow = [&](uint64_t tokens) {
+    oldest->tokens = tokens;
+    memory.grow({oldest}, 0);
+    CHECK(oldest->blocks.size() == (tokens + kBlock - 1) / kBlock);
+  };
+  grow(64);
+  CHECK(memory.available() == 0);
+  grow(65);  // takes the last of the six blocks of request 2
+  CHECK(memory.preempted() == 1);
+  memory.release(1);
+  grow(97);  // and two more
+  memory.release(0);
+  CHECK(memory.admit(Time{}).empty());
+  CHECK(memory.deadline() == Time{} + 48s);  // three are computed again
+}
+
 TEST_CASE("half the tokens of all answers serve all requests at once, with preemptions") {
   trace::Trace t;
   uint64_t sum = 0;
