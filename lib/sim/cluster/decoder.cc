@@ -84,8 +84,9 @@ uint64_t Decoder::affordable(uint64_t most) const {
 }
 
 // Who was preempted and is back, or waited for a block, joins again. Of all these, those without a
-// block for the next token are out.
-void Decoder::allot(Time now) {
+// block for the next token are out. True: one was preempted.
+bool Decoder::allot(Time now) {
+  const size_t preemptions = memory_->preemptions().size();
   for (Running& r : out_) {
     if (r.kv->kv != serve::KvPlace::kHere) continue;
     context_ += r.request.context;
@@ -114,10 +115,12 @@ void Decoder::allot(Time now) {
     out_.push_back(std::move(r));
   }
   std::erase_if(running_, [](const Running& r) { return r.kv == nullptr; });
+  return memory_->preemptions().size() > preemptions;
 }
 
 void Decoder::release(uint64_t id, Time now) {
   if (memory_ == nullptr || memory_->find(id) == nullptr) return;
+  catch_up(now);
   const auto is = [id](const Running& r) { return r.request.id == id; };
   if (const auto it = std::find_if(running_.begin(), running_.end(), is); it != running_.end()) {
     it->gone = true;
@@ -171,10 +174,11 @@ bool Decoder::prompt(Time now) {
 
 void Decoder::begin(Time now) {
   plan_.stop();
+  bool preempted = false;
   if (options_.engine == Engine::kDisaggregated) {
     if (memory_) memory_->admit(now);
     join(now);
-    if (memory_) allot(now);
+    if (memory_) preempted = allot(now);
   } else if (prompt(now)) {
     return;
   }
@@ -182,7 +186,8 @@ void Decoder::begin(Time now) {
   const double step = cost::step_seconds(spec_, running_.size(), context_);
   uint64_t count = UINT64_MAX;
   for (const Running& r : running_) count = std::min(count, r.left);
-  if (memory_) count = affordable(count);
+  // Of the blocks of who was preempted some may be left: another may be back after one step.
+  if (memory_) count = preempted ? 1 : affordable(count);
   // The gap with a stall is one of a kind; a first token is known when it comes.
   if (stall_s_ + waited_s_ > 0 || (fresh_ && options_.engine == Engine::kDisaggregated)) count = 1;
   plan(now, {step, spec_.cost.t2 * static_cast<double>(running_.size()), count});
@@ -222,6 +227,7 @@ void Decoder::end(Running& r, Time now, std::vector<Decoded>& ended) {
 
 void Decoder::tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>* begun) {
   if (memory_ && memory_->deadline() <= now) {
+    catch_up(now);
     memory_->tick(now);
     wake(now);
   }

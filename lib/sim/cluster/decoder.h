@@ -121,7 +121,7 @@ class Decoder {
   // With memory.
   void catch_up(Time now);
   uint64_t affordable(uint64_t most) const;
-  void allot(Time now);
+  bool allot(Time now);
   void wake(Time now);
   bool prompt(Time now);  // coupled and chunked: plans a piece of a prompt; false: none waits
   void end(Running& r, Time now, std::vector<Decoded>& ended);

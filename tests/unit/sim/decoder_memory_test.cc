@@ -19,7 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr uint32_t kBlock = 16;  // tokens
-constexpr uint32_t kBlocks = 40;
 
 struct Ask {
   uint64_t step;  // during which it reserves, and its KV comes; 0: before the first
@@ -60,9 +59,22 @@ std::vector<Ask> asks(uint64_t seed) {
   return out;
 }
 
+// Many short answers beside long ones: some wait long for blocks.
+std::vector<Ask> crowd(uint64_t seed) {
+  Random random(seed);
+  std::vector<Ask> out = {{0, 10, 1500}};
+  uint64_t step = 1;
+  for (int i = 1; i < 120; ++i) {
+    out.push_back({step, 1 + random.below(60), 1 + random.below(i % 4 ? 100 : 900)});
+    if (i >= 4) step += random.below(8);
+  }
+  return out;
+}
+
 struct Options {
   const char* preempt;
   uint64_t swap_blocks;
+  uint32_t blocks = 40;
 };
 
 // A step takes a second, whatever is in the batch; KV moves in no time.
@@ -78,7 +90,7 @@ Outcome simulated(const std::vector<Ask>& asks, const Options& options) {
   const cost::ModelSpec spec = seconds();
   DecoderOptions o;
   o.join_share = 0;
-  o.memory = {.blocks = kBlocks,
+  o.memory = {.blocks = options.blocks,
               .block_tokens = kBlock,
               .preempt = options.preempt,
               .swap_bytes = options.swap_blocks * spec.block_bytes(kBlock),
@@ -112,7 +124,7 @@ Outcome simulated(const std::vector<Ask>& asks, const Options& options) {
   CHECK(decoder.waiting() == 0);
   CHECK(decoder.context() == 0);
   CHECK(decoder.reserved() == 0);
-  CHECK(decoder.memory()->available() == kBlocks);
+  CHECK(decoder.memory()->available() == options.blocks);
   return out;
 }
 
@@ -125,7 +137,7 @@ struct Live {
     auto opened = xfer::Engine::open(clock, o, metrics);
     REQUIRE(opened);
     transfer = std::move(*opened);
-    auto made = serve::WorkerCore::open(loop, *transfer, engine, kBlocks, 7);
+    auto made = serve::WorkerCore::open(loop, *transfer, engine, options.blocks, 7);
     REQUIRE(made);
     core = *made;
     const serve::DecodeMemoryOptions m{options.preempt, 0.01,
@@ -241,6 +253,19 @@ TEST_CASE("a simulated node preempts whom a live worker's memory preempts, at th
   }
 }
 
+TEST_CASE("so it does where many wait for blocks") {
+  for (const Options& options : {Options{"recompute", 0, 100}, Options{"swap", 1000, 100},
+                                 Options{"swap", 8, 100}, Options{"off", 0, 100}}) {
+    CAPTURE(options.preempt);
+    CAPTURE(options.swap_blocks);
+    for (const uint64_t seed : {49u, 55u, 79u, 134u}) {
+      CAPTURE(seed);
+      const std::vector<Ask> these = crowd(seed);
+      CHECK(simulated(these, options) == Live(these, options).run());
+    }
+  }
+}
+
 // A step takes a second, and so does computing a token.
 cost::ModelSpec computing() {
   cost::ModelSpec s = seconds();
@@ -271,6 +296,29 @@ TEST_CASE("an ended prompt's blocks are taken after those of who was preempted b
   memory.release(0);
   CHECK(memory.admit(Time{}).empty());
   CHECK(memory.deadline() == Time{} + 48s);  // three are computed again
+}
+
+TEST_CASE("blocks that come free within a step are not those that were taken before it") {
+  const cost::ModelSpec spec = computing();
+  DecoderOptions o;
+  o.join_share = 0;
+  o.memory = {.blocks = 10, .block_tokens = kBlock, .preempt = "recompute"};
+  Decoder decoder(spec, o, false);
+  const Decoding oldest{0, 16, 140, 0}, youngest{1, 64, 90, 0}, waiting{2, 48, 1, 0};
+  for (const Decoding& r : {oldest, youngest, waiting}) REQUIRE(decoder.reserve(r, Time{}));
+  decoder.ready(oldest, Time{});
+  decoder.ready(youngest, Time{});
+  std::vector<Decoded> ended;
+  const auto tick_until = [&](Time when) {
+    while (decoder.deadline() <= when) decoder.tick(decoder.deadline(), ended);
+  };
+  // The youngest leaves four cached blocks with step 17. The oldest takes one of them with step 33,
+  // before there are others.
+  tick_until(Time{} + 40s);
+  CHECK(decoder.memory()->preempted() == 1);
+  decoder.release(waiting.id, Time{} + 40500ms);
+  tick_until(Time{} + 41s);
+  CHECK(decoder.memory()->deadline() == Time{} + 41s + 31s);  // for 79 tokens but three blocks
 }
 
 TEST_CASE("half the tokens of all answers serve all requests at once, with preemptions") {
