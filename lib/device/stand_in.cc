@@ -331,7 +331,12 @@ class StandInDevice final : public StandIn {
   Result<Memory> allocate_host(uint64_t bytes) override;
   Result<Memory> pin(std::span<std::byte> host) override {
     MC_TRY_(core_->alive());
-    return Memory{host, core_};
+    Lock lock(core_->mutex);
+    ++core_->counts.held;
+    return Memory{host, std::shared_ptr<const void>(host.data(), [core = core_](const void*) {
+                    Lock within(core->mutex);
+                    --core->counts.held;
+                  })};
   }
   Result<std::span<std::byte>> query(const std::byte* address) override;
   Result<std::unique_ptr<Stream>> open_stream() override {

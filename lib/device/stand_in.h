@@ -46,6 +46,7 @@ class StandIn : public Device {
     uint64_t running_most = 0;  // at a time
     uint64_t nic_writes = 0;    // calls of see_nic_writes()
     uint64_t pinned = 0;        // calls of allocate_host()
+    uint64_t held = 0;          // results of pin() that live
   };
   virtual Counts counts() const = 0;
 };

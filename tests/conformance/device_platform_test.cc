@@ -96,6 +96,37 @@ TEST_SUITE("xfer/device") {
     Process::answer(wire::encode(m.engine->describe()));
   }
 
+  TEST_CASE("host memory of an engine with devices is pinned until it is withdrawn") {
+    Machine m;
+    const uint64_t before = m.first->counts().held;
+    std::vector<std::byte> own(kMiB);
+    {
+      auto allocated = m.engine->allocate(kMiB);
+      auto registered = m.engine->register_memory(own);
+      REQUIRE((allocated.has_value() && registered.has_value()));
+      CHECK(m.first->counts().held == before + 2);
+      const Memory there = m.allocate(kMiB);
+      fill(m.inside(there), 5);
+      good(m.move(Op::kRead, m.engine->self(), there.offset(), allocated->bytes()));
+      CHECK(digest(allocated->bytes()) == digest(m.inside(there)));
+    }
+    CHECK(m.first->counts().held == before);
+  }
+
+  // Pinned memory was copied the way that was quickest for other memory.
+  TEST_CASE("the ways of pinned host memory are tried apart from those of other memory") {
+    Machine m;
+    const Memory there = m.allocate(kMiB);
+    std::vector<std::byte> plain(kMiB);
+    const auto pinned = m.engine->allocate(kMiB);
+    REQUIRE(pinned.has_value());
+    for (const std::span<std::byte> host : {std::span(plain), pinned->bytes()})
+      for (int i = 0; i < 2; ++i)  // a way each
+        good(m.move(Op::kRead, m.engine->self(), there.offset(), host));
+    CHECK(m.went("direct") == 2);
+    CHECK(m.went("staged") == 2);
+  }
+
   TEST_CASE("device memory is written and read over every transport, whole and in rows") {
     for (const auto& transport : kTransports) {
       CAPTURE(transport);

@@ -61,6 +61,20 @@ std::string kind_name(const std::string& location) {
   return location.substr(0, location.find(':'));
 }
 
+// Pins host memory until it is withdrawn. Without it a driver copies it through pinned memory of
+// its own, on one CPU.
+BufferPtr pinned_for(const std::map<std::string, MemoryKindPtr>& kinds, BufferPtr buffer) {
+  for (const auto& [name, kind] : kinds) {
+    auto held = kind->pin({buffer->data, buffer->bytes});
+    if (held)
+      buffer->pinned.push_back(std::move(*held));
+    else
+      log_debug("xfer", "host memory is not pinned, so copies of %s are slower: %s", name.c_str(),
+                held.error().what.c_str());
+  }
+  return buffer;
+}
+
 }  // namespace
 
 Result<> Engine::Impl::add_kind(const std::string& name, MemoryKindPtr kind) {
@@ -107,7 +121,15 @@ MemoryLocation Engine::Impl::location_of(const std::byte* local) const {
 
 Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::string location) {
   const MemoryKindPtr kind = kind_of(location);
-  if (kind == nullptr) return registry->allocate(bytes, writable, std::move(location));
+  if (kind == nullptr) {
+    MC_TRY(BufferPtr buffer, registry->allocate(bytes, writable, std::move(location)));
+    std::map<std::string, MemoryKindPtr> all;
+    {
+      Lock lock(kinds_mutex);
+      all = kinds;
+    }
+    return pinned_for(all, std::move(buffer));
+  }
   MC_TRY(device::Memory memory, kind->allocate(location, bytes));
   auto backend = std::make_shared<DeviceBackend>(kind, memory.data(), memory.owner);
   std::string handle = offer_of(*kind, memory.bytes);
@@ -124,12 +146,12 @@ Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::str
 Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool writable,
                                            std::string location) {
   MemoryKindPtr kind = kind_of(location);
-  if (location == "*" && knows_kinds.load(std::memory_order_acquire)) {
-    std::map<std::string, MemoryKindPtr> all;
-    {
-      Lock lock(kinds_mutex);
-      all = kinds;
-    }
+  std::map<std::string, MemoryKindPtr> all;
+  if (knows_kinds.load(std::memory_order_acquire)) {
+    Lock lock(kinds_mutex);
+    all = kinds;
+  }
+  if (location == "*") {
     for (const auto& [name, candidate] : all)
       if (auto found = candidate->locate(memory)) {
         kind = candidate;
@@ -142,7 +164,10 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
       return fail(Code::kInvalid, "memory of %s cannot be registered as %s", found->c_str(),
                   location.c_str());
   }
-  if (kind == nullptr) return registry->add(memory, writable, std::move(location));
+  if (kind == nullptr) {
+    MC_TRY(BufferPtr buffer, registry->add(memory, writable, std::move(location)));
+    return pinned_for(all, std::move(buffer));
+  }
   // The application may free it as soon as it is withdrawn, so peers write only through its owner.
   std::string handle = offer_of(*kind, memory);
   const MemoryLocation memory_location = device_location(*kind, location);

@@ -40,6 +40,7 @@ struct Memory::Impl {
   std::weak_ptr<Registry> registry;
   ~Impl() {
     if (auto r = registry.lock()) r->remove(buffer);
+    buffer->pinned.clear();
   }
 };
 

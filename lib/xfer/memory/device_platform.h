@@ -31,6 +31,7 @@ class DevicePlatform final : public MemoryKind,
   std::string pci(const std::string& location) const override;
   Result<device::Memory> allocate(const std::string& location, uint64_t bytes) override;
   Result<device::Memory> pin(std::span<std::byte> host) override;
+  bool pinned(const std::byte* host, uint64_t bytes) override;
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<device::Memory> open(const std::string& location, const std::string& handle) override;
   Result<DmaBuf> dma_buf(std::byte* device, size_t bytes) override;
@@ -49,7 +50,6 @@ class DevicePlatform final : public MemoryKind,
   void give_staging(size_t station, device::Memory memory);
   Result<size_t> station_of(const std::byte* address, uint64_t bytes) const;
   Result<size_t> station_at(const std::string& location) const;
-  bool pinned(const std::byte* host, uint64_t bytes);
   void pinned_range(std::span<std::byte> host, bool add);
 
   Mutex mutex_;

@@ -32,6 +32,10 @@ class MemoryKind {
   virtual Result<device::Memory> allocate(const std::string& location, uint64_t bytes);
   // Makes host memory better for its copies, for as long as the result lives.
   virtual Result<device::Memory> pin(std::span<std::byte> host);
+  virtual bool pinned(const std::byte* host, uint64_t bytes) {
+    (void)host, (void)bytes;
+    return false;
+  }
   // For processes of this host to reach it by copies of their own; as device::Device.
   virtual Result<std::string> share(std::span<const std::byte> memory);
   virtual Result<device::Memory> open(const std::string& location, const std::string& handle);
@@ -59,6 +63,7 @@ class DeviceBackend : public BufferBackend {
   }
   bool moves() const override { return kind_->moves(); }
   Result<> move(const CopyDescriptor& move) override { return kind_->move(move); }
+  bool pinned(const std::byte* host, uint64_t bytes) override { return kind_->pinned(host, bytes); }
   std::unique_ptr<StagingStream> staging_stream() override {
     auto own = kind_->staging_stream(base_);
     return own != nullptr ? std::move(own) : BufferBackend::staging_stream();

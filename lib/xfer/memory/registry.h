@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "device/device.h"
 #include "io/fd.h"
 #include "xfer/core/memory_location.h"
 #include "xfer/core/messages.h"
@@ -40,10 +41,11 @@ struct Buffer {
   // Not null: the bytes are elsewhere, and `data` (null, or a device's address) is not for the
   // host.
   std::shared_ptr<BufferBackend> backend;
-  std::shared_ptr<FileStore> file;  // the backend, when it is a file
-  std::string device_handle;        // opens it to processes of this host; "": nothing does
-  bool device_writes = false;       // they may write by it
-  MemoryLocation memory_location;   // of a device's memory
+  std::shared_ptr<FileStore> file;     // the backend, when it is a file
+  std::string device_handle;           // opens it to processes of this host; "": nothing does
+  bool device_writes = false;          // they may write by it
+  MemoryLocation memory_location;      // of a device's memory
+  std::vector<device::Memory> pinned;  // of the host's: for copies of devices
   // What peers with process_vm_readv look at: of memory of the application, and of files.
   struct Witness {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn

@@ -39,8 +39,20 @@ void StagingEngine::stage_for(MemoryKind& kind) {
     log_warn("xfer", "staging memory is not pinned: %s", pinned.error().what.c_str());
 }
 
+StagingEngine::HostEnd StagingEngine::host_end(const Job& job) {
+  const Piece& p = job.slice->piece;
+  const bool device_there = job.remote != nullptr && job.remote->backend != nullptr;
+  if (job.local != nullptr && device_there) return kNoHost;
+  if (job.local == nullptr && !device_there) return kUnpinned;  // its owner's, and ours
+  BufferBackend& device = *(device_there ? job.remote : job.local)->backend;
+  if (device_there) return device.pinned(job.slice->local + p.local, p.bytes) ? kPinned : kUnpinned;
+  if (job.remote == nullptr || job.remote->data == nullptr) return kUnpinned;
+  const std::byte* const there = job.remote->data + (p.remote - job.remote->offset);
+  return device.pinned(there, p.bytes) ? kPinned : kUnpinned;
+}
+
 PathCostModel& StagingEngine::costs_of(const Job& job) {
-  return costs_[job.slice->op == Op::kWrite][job.local != nullptr][job.owned];
+  return costs_[job.slice->op == Op::kWrite][job.local != nullptr][job.owned][job.host];
 }
 
 void StagingEngine::enqueue(const JobPtr& job) {
@@ -89,6 +101,7 @@ void StagingEngine::submit(SlicePtr slice, Ends ends) {
       job->local = std::move(local);
       job->remote = std::move(remote);
       job->owned = owned;
+      job->host = host_end(*job);
       enqueue(job);
       return;
     }

@@ -66,10 +66,12 @@ class StagingEngine {
   void stop();
 
  private:
+  enum HostEnd : uint8_t { kNoHost, kPinned, kUnpinned };  // of a job with a device
   struct Job {
     SlicePtr slice;
     BufferPtr local, remote;
     bool owned = false;
+    HostEnd host = kUnpinned;
     uint32_t usable = 0;  // paths, of those that were not tried
     CopyPath path = kStaged;
     bool weighed = false;  // there was a choice: its time is a sample
@@ -89,6 +91,7 @@ class StagingEngine {
   void enqueue(const JobPtr& job) MC_REQUIRES(mutex_);
   bool begin(Chunk& chunk) MC_REQUIRES(mutex_);
   bool try_another_path(const JobPtr& job, const Result<>& why) MC_REQUIRES(mutex_);
+  static HostEnd host_end(const Job& job);
   PathCostModel& costs_of(const Job& job) MC_REQUIRES(mutex_);
   void run();
   Result<> copy_direct(const Chunk& chunk);
@@ -113,8 +116,8 @@ class StagingEngine {
   std::vector<std::byte*> free_ MC_GUARDED_BY(mutex_);
   std::deque<JobPtr> jobs_ MC_GUARDED_BY(mutex_);      // staged, with chunks not begun
   std::deque<JobPtr> unstaged_ MC_GUARDED_BY(mutex_);  // without staging
-  // By operation, by local end (host or device), and by remote end (ours or a peer's).
-  PathCostModel costs_[2][2][2] MC_GUARDED_BY(mutex_);
+  // By operation, by local end (host or device), by remote end (ours or a peer's), by the host's.
+  PathCostModel costs_[2][2][2][3] MC_GUARDED_BY(mutex_);
   std::deque<Chunk> filled_ MC_GUARDED_BY(mutex_);  // to be drained
   std::vector<std::thread> threads_;
 };
