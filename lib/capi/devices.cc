@@ -46,12 +46,18 @@ std::vector<device::Info> Devices::list(xfer::Engine& engine, const Clock& clock
   return platform_->devices();
 }
 
-std::string Devices::location_of(xfer::Engine& engine, const Clock& clock, const void* address) {
-  if (which_ == "none") return "cpu";
+Result<std::string> Devices::location_of(xfer::Engine& engine, const Clock& clock,
+                                         const void* address) {
+  if (which_ == "none") return std::string("cpu");
   Lock lock(mutex_);
-  if (!open(engine, clock)) return "cpu";
-  const auto found = platform_->locate({static_cast<const std::byte*>(address), 1});
-  return found ? *found : "cpu";
+  if (const auto opened = open(engine, clock); !opened) {
+    const Code code = opened.error().code;
+    if (code == Code::kUnsupported || code == Code::kNotFound) return std::string("cpu");  // none
+    return fail(opened.error());
+  }
+  auto found = platform_->locate({static_cast<const std::byte*>(address), 1});
+  if (!found && found.error().code != Code::kUnavailable) return std::string("cpu");
+  return found;
 }
 
 }  // namespace mc::capi

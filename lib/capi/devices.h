@@ -27,8 +27,8 @@ class Devices {
   Result<> know(xfer::Engine& engine, const Clock& clock, const std::string& location);
   // Those that are there. Opens them.
   std::vector<device::Info> list(xfer::Engine& engine, const Clock& clock);
-  // "cuda:1", or "cpu".
-  std::string location_of(xfer::Engine& engine, const Clock& clock, const void* address);
+  // "cuda:1", or "cpu". kUnavailable: a device is lost, or does not open.
+  Result<std::string> location_of(xfer::Engine& engine, const Clock& clock, const void* address);
 
  private:
   std::string offered() const { return which_ == "auto" ? "cuda" : which_; }

@@ -37,7 +37,8 @@ mc_code mc_memory_kind(mc_engine* engine, const void* address, char location[32]
   return capi::guarded(engine, [&]() -> Result<> {
     MC_TRY_(capi::need(address, "address"));
     MC_TRY_(capi::need(location, "location"));
-    const std::string found = engine->devices.location_of(*engine->engine, engine->clock, address);
+    MC_TRY(const std::string found,
+           engine->devices.location_of(*engine->engine, engine->clock, address));
     std::memset(location, 0, 32);
     std::copy_n(found.data(), std::min<size_t>(found.size(), 31), location);
     return {};

@@ -13,9 +13,14 @@ namespace {
 
 using namespace driver;
 
+const Result<Driver>& found_driver() {  // not started
+  static const Result<Driver> found = load_driver("libcuda.so.1");
+  return found;
+}
+
 const Result<Driver>& loaded_driver() {
   static const Result<Driver> loaded = [] {
-    auto d = load_driver("libcuda.so.1");
+    auto d = found_driver();
     if (!d) return d;
     if (const Status s = d->init(0); s != kOk)
       return Result<Driver>(d->failure(s, "the CUDA driver does not start"));
@@ -268,7 +273,7 @@ Result<DevicePtr> open_cuda(const Driver& d, int ordinal, const void* kernels,
   return std::make_shared<CudaDevice>(std::move(core));
 }
 
-bool has_cuda_driver() { return loaded_driver().has_value(); }
+bool has_cuda_driver() { return found_driver().has_value(); }
 
 const Found& find_cuda() {
   static const Found found = [] {

@@ -215,6 +215,9 @@ struct Connections::Conn final : Parser::Events {
     if (c.state == State::kAnswering && (c.output() > 0 || c.client.took))
       return c.wait(c.owner.options_.half_closed_time);
     const bool reading = c.state == State::kReading && c.parser.started();
+    // Its answers are not taken yet: the time limit of writes ends it, if it takes nothing.
+    if (!reading && c.state != State::kAnswering && c.output() > 0)
+      return c.wait(c.owner.options_.idle_timeout);
     if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
       c.wait(c.owner.options_.idle_timeout);
     else if (reading)
@@ -482,7 +485,10 @@ bool Connections::flushed(Conn& conn) {
     drop(conn);
     return false;
   }
-  if (idle) slots_.idle(conn.slot);
+  if (idle) {
+    slots_.idle(conn.slot);
+    conn.wait(options_.idle_timeout);  // to the end of the next head, from when all was taken
+  }
   return true;
 }
 

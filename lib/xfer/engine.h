@@ -114,7 +114,7 @@ class Engine {
   // Adds the memory of a device whose locations begin with `name` ("cuda" for "cuda:1"). The host
   // never touches memory that is registered there afterwards. The device copies it, directly or
   // through staging (xfer/staging/staging_engine.h), for requests of this process and of its peers.
-  // Host memory that is allocated or registered afterwards is pinned until it is withdrawn.
+  // Host memory that the engine allocates afterwards is pinned.
   // kInvalid: `name` is a name of host memory, or was added before.
   Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
   // Registers the first `bytes` of a file or block device (0: all of it). Transfers of this process

@@ -96,7 +96,8 @@ TEST_SUITE("xfer/device") {
     Process::answer(wire::encode(m.engine->describe()));
   }
 
-  TEST_CASE("host memory of an engine with devices is pinned until it is withdrawn") {
+  TEST_CASE(
+      "host memory that an engine with devices allocates is pinned, an application's is not") {
     Machine m;
     const uint64_t before = m.first->counts().held;
     std::vector<std::byte> own(kMiB);
@@ -104,11 +105,15 @@ TEST_SUITE("xfer/device") {
       auto allocated = m.engine->allocate(kMiB);
       auto registered = m.engine->register_memory(own);
       REQUIRE((allocated.has_value() && registered.has_value()));
-      CHECK(m.first->counts().held == before + 2);
+      CHECK(m.first->counts().held == before + 1);
       const Memory there = m.allocate(kMiB);
       fill(m.inside(there), 5);
-      good(m.move(Op::kRead, m.engine->self(), there.offset(), allocated->bytes()));
-      CHECK(digest(allocated->bytes()) == digest(m.inside(there)));
+      for (const auto& host : {allocated->bytes(), registered->bytes()}) {
+        good(m.move(Op::kRead, m.engine->self(), there.offset(), host));
+        CHECK(digest(host) == digest(m.inside(there)));
+      }
+      bad(plain(m.engine->register_memory({there.data() + kMiB / 2, kMiB})), Code::kInvalid,
+          "pass the end");
     }
     CHECK(m.first->counts().held == before);
   }

@@ -222,6 +222,12 @@ def test_device_memory():
                 with b.allocate(10) as host:  # the device's end is the local one
                     a.open(b.address, timeout=20).write(part, host.offset, timeout=20)
                     assert host.view == b'kept on it'
+            for elsewhere in (OnDevice(there.address, 2 << 20), OnDevice(1 << 46, 4096)):
+                with pytest.raises((mc.Invalid, TypeError)):  # no such memory, of no device
+                    a.register(elsewhere)
+            for host_only in (there, there[:8]):
+                with pytest.raises(BufferError, match='stand-in:0'):
+                    mc.buffers.span(host_only)
             with pytest.raises(BufferError, match='contiguous'):
                 a.register(OnDevice(there.address, 10, strides=(2,)))
         with mc.Engine('py-none', devices='none') as none:

@@ -104,7 +104,7 @@ enum { MC_WRITABLE = 1u };
 MC_API mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out);
 /* The same, or memory of a device: `location` is "cuda:1", which is not zeroed, and only the
  * device's copies reach it. NULL: as above. MC_UNSUPPORTED: this engine has no memory of that kind,
- * as one that belongs to a store; MC_NO_SPACE. */
+ * as one that belongs to a store; MC_NOT_FOUND: no device of that number; MC_NO_SPACE. */
 MC_API mc_code mc_memory_allocate_at(mc_engine* engine, size_t bytes, const char* location,
                                      unsigned flags, mc_memory** out);
 /* Memory of the application; it must outlive the mc_memory. `location` is "cpu:0", a device's, or
@@ -124,10 +124,11 @@ typedef struct mc_device {
   char pci[16];      /* "0000:4f:00.0", or nothing */
   uint64_t bytes;    /* of its memory */
 } mc_device;
-/* The devices that this engine can reach, up to `capacity` of them; loads their driver. Returns how
- * many there are. */
+/* The devices that this engine can reach, up to `capacity` of them; loads their driver and opens
+ * all of them that the process sees (CUDA_VISIBLE_DEVICES). Returns how many there are. */
 MC_API size_t mc_devices(mc_engine* engine, mc_device* out, size_t capacity);
-/* Where memory lies: "cpu", or a device's location. Loads the driver. */
+/* Where memory lies: "cpu", or a device's location. Loads the driver. MC_UNAVAILABLE: a device is
+ * lost, or does not open. */
 MC_API mc_code mc_memory_kind(mc_engine* engine, const void* address, char location[32]);
 MC_API void* mc_memory_data(const mc_memory* memory);
 MC_API size_t mc_memory_bytes(const mc_memory* memory);

@@ -71,7 +71,7 @@ class _Collects:
 
     def _add(self, op: int, local: Any, peer: 'Peer', offset: int, priority: int,
              timeout: Optional[float]) -> int:
-        found = span(local, op == READ)
+        found = span(local, op == READ, anywhere=True)
         limit = 0 if timeout is None else milliseconds(timeout)
         with self._lock:
             self._check()
@@ -93,7 +93,7 @@ class _Collects:
 
     def _add_many(self, op: int, local: Any, peer: 'Peer', here: Numbers, there: Numbers,
                   sizes: Numbers, priority: int, timeout: Optional[float]) -> range:
-        found = span(local, op == READ)
+        found = span(local, op == READ, anywhere=True)
         limit = 0 if timeout is None else milliseconds(timeout)
         with self._lock:
             self._check()

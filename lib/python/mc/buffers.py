@@ -31,6 +31,9 @@ class OwnMemory:
         """Where."""
         raise NotImplementedError
 
+    def of_host(self) -> None:
+        """`BufferError` where the host cannot read and write it."""
+
 
 class _View(Structure):
     _fields_ = [('buf', c_void_p), ('obj', c_void_p), ('len', c_ssize_t), ('itemsize', c_ssize_t),
@@ -78,11 +81,14 @@ def fresh_span(size: int) -> tuple[bytes, Span]:
     return value, Span(address, size, value)
 
 
-def span(thing: Any, writable: bool = False) -> Span:
-    """The memory of `thing`; `writable` refuses what must not be written to."""
+def span(thing: Any, writable: bool = False, anywhere: bool = False) -> Span:
+    """The memory of `thing`; `writable` refuses what must not be written to, and memory of devices
+    and files is refused unless `anywhere`."""
     if type(thing) is Span:
         return thing
     if isinstance(thing, OwnMemory):
+        if not anywhere:
+            thing.of_host()
         return thing.span()
     if type(thing) is bytes and not writable:  # the common put
         return Span(_api.PyBytes_AsString(thing), len(thing), thing)
@@ -122,14 +128,18 @@ def _without_protocol(thing: Any, writable: bool) -> Span:
                     'array or a tensor of the host')
 
 
-def device_span(thing: Any) -> Optional[Span]:
-    """Memory of a GPU, as its `__cuda_array_interface__` says (torch, cupy, numba, jax). None: the
-    object has no such memory."""
+def device_span(thing: Any, writable: bool = False) -> Optional[Span]:
+    """Memory of a GPU: of a tensor of torch, or as its `__cuda_array_interface__` says (cupy,
+    numba, jax). None: the object has no such memory."""
+    if getattr(thing, 'is_cuda', False) is True and hasattr(thing, 'data_ptr'):
+        if not thing.is_contiguous():  # of any type, and with gradients
+            _refuse_strides(thing)
+        return Span(thing.data_ptr(), thing.nbytes, thing)
     try:
         interface = thing.__cuda_array_interface__
-    except (AttributeError, TypeError):
+    except Exception:  # libraries raise errors of their own
         return None
-    return _of_interface(thing, interface, False)
+    return _of_interface(thing, interface, writable)
 
 
 def _contiguous(shape: Any, strides: Any, item: int) -> bool:

@@ -61,16 +61,20 @@ class Slice(OwnMemory):
             raise BufferError('this memory is closed')
         return Span(self.memory.address + self.offset, self.nbytes, self)
 
+    def of_host(self) -> None:
+        """Raises `BufferError` where it is a device's or a file's."""
+        self.memory.of_host()
+
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        self.memory._of_host()
+        self.of_host()
         return {'version': 3, 'shape': (self.nbytes,), 'typestr': '|u1',
                 'data': (self.memory.address + self.offset, False)}
 
     @property
     def view(self) -> memoryview:
         """The bytes, to be read and written here; not to be used after the memory is closed."""
-        self.memory._of_host()
+        self.of_host()
         block = (c_char * self.nbytes).from_address(self.memory.address + self.offset)
         setattr(block, 'memory', self.memory)  # a view keeps its block, and so the memory
         return memoryview(block).cast('B')
@@ -117,7 +121,8 @@ class Memory(OwnMemory):
             raise BufferError('this memory is closed')
         return Slice(self, begin, max(end - begin, 0))
 
-    def _of_host(self) -> None:
+    def of_host(self) -> None:
+        """Raises `BufferError` where it is a device's or a file's."""
         if not self.location.startswith('cpu'):
             raise BufferError(f'this is memory of {self.location}, which the host cannot read: '
                               'read it by a transfer')
@@ -162,11 +167,11 @@ class Peer:
 
     def read(self, local: Any, offset: int = 0, timeout: Optional[float] = None) -> None:
         """Fills `local` from the peer's bytes at `offset`, and waits for it."""
-        self._transfer(READ, span(local, writable=True), offset, timeout)
+        self._transfer(READ, span(local, writable=True, anywhere=True), offset, timeout)
 
     def write(self, local: Any, offset: int = 0, timeout: Optional[float] = None) -> None:
         """Writes `local` to the peer at `offset`, and waits until it is there."""
-        self._transfer(WRITE, span(local), offset, timeout)
+        self._transfer(WRITE, span(local, anywhere=True), offset, timeout)
 
     def _transfer(self, op: int, local: Span, offset: int, timeout: Optional[float]) -> None:
         words = words_of(op, local, self.segment, offset)
@@ -231,11 +236,11 @@ class Engine:
     def register(self, thing: Any, writable: bool = True, location: Optional[str] = None) -> Memory:
         """Offers the memory of an object, which is referenced until the `Memory` is closed. Memory
         of a GPU is used as it lies there: wait for its own work before a transfer begins."""
-        found = device_span(thing)
+        found = device_span(thing, writable)
         if found is not None:
             location = location or self.location_of(found.address)
-        else:
-            found = span(thing, writable)
+        if found is None or (location or 'cpu').startswith('cpu'):
+            found = span(thing, writable)  # refuses what the host cannot reach
         out = c_void_p()
         with self._handle as engine:
             lib.mc_memory_register(engine, found.address, found.bytes,

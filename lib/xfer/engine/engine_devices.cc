@@ -61,8 +61,9 @@ std::string kind_name(const std::string& location) {
   return location.substr(0, location.find(':'));
 }
 
-// Pins host memory until it is withdrawn. Without it a driver copies it through pinned memory of
-// its own, on one CPU.
+// Pins host memory that the engine allocated, as long as it is mapped. Without it a driver copies
+// through pinned memory of its own, on one CPU. Memory of the application is not pinned: drivers
+// refuse copies that go past what of it is pinned, and it may be freed at any time.
 BufferPtr pinned_for(const std::map<std::string, MemoryKindPtr>& kinds, BufferPtr buffer) {
   for (const auto& [name, kind] : kinds) {
     auto held = kind->pin({buffer->data, buffer->bytes});
@@ -146,17 +147,20 @@ Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::str
 Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool writable,
                                            std::string location) {
   MemoryKindPtr kind = kind_of(location);
-  std::map<std::string, MemoryKindPtr> all;
-  if (knows_kinds.load(std::memory_order_acquire)) {
-    Lock lock(kinds_mutex);
-    all = kinds;
-  }
-  if (location == "*") {
-    for (const auto& [name, candidate] : all)
+  if (location == "*" && !memory.empty() && knows_kinds.load(std::memory_order_acquire)) {
+    std::map<std::string, MemoryKindPtr> all;
+    {
+      Lock lock(kinds_mutex);
+      all = kinds;
+    }
+    for (const auto& [name, candidate] : all) {
       if (auto found = candidate->locate(memory)) {
         kind = candidate;
         location = *found;
+      } else if (found.error().code == Code::kUnavailable || candidate->locate(memory.first(1))) {
+        return fail(found.error());  // a lost device's, or past the end of its allocation
       }
+    }
   } else if (kind != nullptr) {
     const auto found = kind->locate(memory);
     if (!found && found.error().code != Code::kUnsupported) return fail(found.error());
@@ -164,10 +168,7 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
       return fail(Code::kInvalid, "memory of %s cannot be registered as %s", found->c_str(),
                   location.c_str());
   }
-  if (kind == nullptr) {
-    MC_TRY(BufferPtr buffer, registry->add(memory, writable, std::move(location)));
-    return pinned_for(all, std::move(buffer));
-  }
+  if (kind == nullptr) return registry->add(memory, writable, std::move(location));
   // The application may free it as soon as it is withdrawn, so peers write only through its owner.
   std::string handle = offer_of(*kind, memory);
   const MemoryLocation memory_location = device_location(*kind, location);

@@ -40,7 +40,6 @@ struct Memory::Impl {
   std::weak_ptr<Registry> registry;
   ~Impl() {
     if (auto r = registry.lock()) r->remove(buffer);
-    buffer->pinned.clear();
   }
 };
 

@@ -95,6 +95,7 @@ Result<> fill(std::byte* data, uint64_t bytes) {
 }  // namespace
 
 Buffer::~Buffer() {
+  pinned.clear();
   if (mapped > 0) ::munmap(data, mapped);
 }
 

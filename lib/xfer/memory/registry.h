@@ -45,7 +45,7 @@ struct Buffer {
   std::string device_handle;           // opens it to processes of this host; "": nothing does
   bool device_writes = false;          // they may write by it
   MemoryLocation memory_location;      // of a device's memory
-  std::vector<device::Memory> pinned;  // of the host's: for copies of devices
+  std::vector<device::Memory> pinned;  // host memory, for copies of devices
   // What peers with process_vm_readv look at: of memory of the application, and of files.
   struct Witness {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn

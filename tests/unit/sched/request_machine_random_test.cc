@@ -25,6 +25,7 @@ struct Life : RequestSite {
     o.pin_timeout = 20ms;
     o.prefill_timeout = o.token_timeout = 200ms;
     o.answer_timeout = 500ms;
+    o.held_timeout = 300ms;
     o.queue_timeout = 300ms;
     o.slack = 10ms;
     o.continues = true;
@@ -199,7 +200,11 @@ struct Life : RequestSite {
     const size_t at = random.below(proxied.size());
     const ProxyTo p = proxied[at];
     const bool first_half = !p.pair.decode.empty() && !p.second;
-    if (!first_half && random.chance(0.5)) return machine.handle(UpstreamData{p.of, 1}, now, out);
+    if (!first_half && random.chance(0.2))
+      return machine.handle(UpstreamHeld{p.of, random.chance(0.5)}, now, out);
+    if (!first_half && random.chance(0.5))
+      return machine.handle(UpstreamData{.of = p.of, .tokens = 1, .good = random.chance(0.9)}, now,
+                            out);
     proxied.erase(proxied.begin() + static_cast<std::ptrdiff_t>(at));
     static constexpr int kStatus[] = {200, 200, 200, 429, 503, 500, 400, 302};
     UpstreamEnded e{.of = p.of, .first_half = first_half, .outcome = outcome()};
