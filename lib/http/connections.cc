@@ -5,13 +5,11 @@
 #include <event2/event.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -28,7 +26,6 @@ constexpr uint32_t kRefusalsMax = 64;         // connections above the limit tha
 constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
 constexpr size_t kUnreadMax = 256 * 1024;     // bytes of answers not taken: no further request then
 constexpr int kUnsentMax = 128 * 1024;        // bytes that a socket takes beyond what is on its way
-constexpr uint64_t kRestUnknown = std::numeric_limits<uint64_t>::max();
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 
 event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
@@ -45,14 +42,18 @@ ConnectionSlots::Limits limits_of(const ServerOptions& o) {
   return {.unfinished = all, .unfinished_per_address = std::max(1u, one)};
 }
 
-bool bytes_wait(bufferevent* bev) {  // in its socket
-  int bytes = 0;
-  return ioctl(bufferevent_getfd(bev), FIONREAD, &bytes) == 0 && bytes > 0;
+Lingering::Limits lingering_of(const ServerOptions& o) {
+  return {.pause = o.rest_pause,
+          .time = o.rest_time,
+          .bytes = o.rest_max.n,
+          .connections = o.lingering_max};
 }
+
+size_t unparsed(bufferevent* bev) { return evbuffer_get_length(bufferevent_get_input(bev)); }
 
 // What may still come of a request with that head.
 uint64_t rest_of_body(const Head& head, uint64_t came) {
-  if (head.headers.contains("transfer-encoding")) return kRestUnknown;
+  if (head.headers.contains("transfer-encoding")) return Lingering::kUnknown;
   return head.content_length.value_or(0) - came;
 }
 
@@ -82,13 +83,7 @@ struct Connections::Conn final : Parser::Events {
     size_t held = 0;      // so far
     uint64_t length = 0;  // as its head says; 0: it does not
   } incoming;
-  struct Rest {            // what was not read when the last answer was written
-    uint64_t most = 0;     // bytes; 0: the request was read whole
-    Time end{};            // when it is closed at the latest
-    uint64_t dropped = 0;  // bytes
-    std::list<Conn*>::iterator at{};
-  };
-  Rest rest;
+  Lingering::Rest rest;  // what was not read when the last answer was written
   struct Refusal {
     int status = 0;  // 0: it is not refused
     std::string why;
@@ -103,7 +98,7 @@ struct Connections::Conn final : Parser::Events {
         parser(Parser::Role::kRequest, o.options_.header_max, *this),
         peer(from),
         pace(static_cast<uint64_t>(o.options_.body_rate_min)) {
-    slot.connection = this;
+    slot.connection = rest.connection = this;
     owner.slots_.opened(slot, peer.substr(0, peer.rfind(':')));
     MC_CHECK(bev != nullptr && timer != nullptr);
     bufferevent_setcb(bev, on_read, on_written, on_event, this);
@@ -117,7 +112,7 @@ struct Connections::Conn final : Parser::Events {
   }
   ~Conn() override {
     release();
-    if (state == State::kLingering) owner.lingering_.erase(rest.at);
+    owner.lingering_.ended(rest);
     owner.untaken -= buffered();
     owner.slots_.closed(slot);
     event_free(timer);
@@ -198,12 +193,12 @@ struct Connections::Conn final : Parser::Events {
     c.client.ended = true;
     // A client may end its sending side and still read answers to earlier requests.
     if ((what & BEV_EVENT_EOF) != 0 && c.exchange == 0 && c.output() > 0) {
-      c.close_after = c.close_after || evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
+      c.close_after = c.close_after || unparsed(c.bev) == 0;
       return;
     }
     // Nothing but a write tells whether it still reads: what is answered soon reaches it.
     if ((what & BEV_EVENT_EOF) != 0 && c.exchange != 0) {
-      c.close_after = c.close_after || evbuffer_get_length(bufferevent_get_input(c.bev)) == 0;
+      c.close_after = c.close_after || unparsed(c.bev) == 0;
       return c.wait(c.owner.options_.half_closed_time);
     }
     c.owner.drop(c);  // end, error, or a client that reads nothing: it is gone
@@ -221,12 +216,12 @@ struct Connections::Conn final : Parser::Events {
     if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
       c.wait(c.owner.options_.idle_timeout);
     else if (reading)
-      c.owner.refuse(c, 408, "the request did not arrive in time", kRestUnknown);
+      c.owner.refuse(c, 408, "the request did not arrive in time", Lingering::kUnknown);
     else
       c.owner.drop(c);
   }
   // Bytes of a new connection wait in its socket.
-  bool unread() const { return !heard && bytes_wait(bev); }
+  bool unread() const { return !heard && bytes_wait(bufferevent_getfd(bev)); }
   static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
     of(self).owner.untaken += change->n_added - change->n_deleted;
@@ -243,6 +238,7 @@ Connections::Connections(EventThread& thread, const ServerOptions& options, Call
       callbacks_(std::move(callbacks)),
       listeners_(thread, [this](int fd, const std::string& peer) { accept(fd, peer); }),
       slots_(limits_of(options)),
+      lingering_(lingering_of(options)),
       flush_event_(event_of(thread, on_flush, this)) {}
 Connections::~Connections() {
   conns_.clear();
@@ -321,10 +317,11 @@ void Connections::pump(Conn& conn) {
                rest_of_body(conn.parser.head(), conn.body.size()));
         break;
       case Parser::Outcome::kHeaderTooLarge:
-        refuse(conn, 431, "the header is larger than this server accepts", kRestUnknown);
+        refuse(conn, 431, "the header is larger than this server accepts", Lingering::kUnknown);
         break;
       case Parser::Outcome::kBad:
-        refuse(conn, 400, strf("not an HTTP/1.1 request: %s", conn.parser.what()), kRestUnknown);
+        refuse(conn, 400, strf("not an HTTP/1.1 request: %s", conn.parser.what()),
+               Lingering::kUnknown);
         break;
     }
   }
@@ -360,7 +357,7 @@ void Connections::complete(Conn& conn) {
   conn.refusal.cross_origin.clear();
   slots_.busy(conn.slot);
   conn.exchange = a.exchange;
-  const bool last = conn.client.ended && evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0;
+  const bool last = conn.client.ended && unparsed(conn.bev) == 0;
   conn.close_after = !a.keep_alive || last;
   if (conn.client.ended)
     conn.wait(options_.half_closed_time);
@@ -492,34 +489,25 @@ bool Connections::flushed(Conn& conn) {
   return true;
 }
 
-// A close with unread bytes of the request would reset the connection, and the client might lose
-// the answer. So the write side ends first, and the rest of the request is read and dropped. Where
-// all was read, the connection closes at once.
 void Connections::linger(Conn& conn) {
-  const bool more =
-      evbuffer_get_length(bufferevent_get_input(conn.bev)) > 0 || bytes_wait(conn.bev);
-  if (conn.client.ended || (conn.rest.most == 0 && !more)) return drop(conn);
-  if (conn.rest.most == 0) conn.rest.most = kRestUnknown;  // requests that nobody reads any more
+  if (conn.client.ended ||
+      !Lingering::is_due(conn.rest, bufferevent_getfd(conn.bev), unparsed(conn.bev)))
+    return drop(conn);
   conn.state = Conn::State::kLingering;
-  conn.rest.at = lingering_.insert(lingering_.end(), &conn);
-  if (lingering_.size() > std::max(1u, options_.lingering_max)) drop(*lingering_.front());
+  const auto* const oldest =
+      lingering_.begin(conn.rest, bufferevent_getfd(conn.bev), thread_.now());
+  if (oldest != nullptr) drop(Conn::of(oldest->connection));
   slots_.unfinished(conn.slot);
-  shutdown(bufferevent_getfd(conn.bev), SHUT_WR);
-  conn.rest.end = thread_.now() + options_.rest_time;
   drop_rest(conn);
 }
 
-// To the end of the body, where that is known, and as long as bytes come, but not for ever: who
-// sends on without a look at the answer loses it.
 void Connections::drop_rest(Conn& conn) {
-  evbuffer* const input = bufferevent_get_input(conn.bev);
-  const size_t bytes = evbuffer_get_length(input);
-  evbuffer_drain(input, bytes);
-  conn.rest.dropped += bytes;
-  const Duration left = conn.rest.end - thread_.now();
-  const bool whole = conn.rest.dropped >= conn.rest.most && !bytes_wait(conn.bev);
-  if (whole || conn.rest.dropped > options_.rest_max || left <= Duration::zero()) return drop(conn);
-  conn.wait(std::min(options_.rest_pause, left));
+  const size_t bytes = unparsed(conn.bev);
+  evbuffer_drain(bufferevent_get_input(conn.bev), bytes);
+  const auto wait =
+      lingering_.dropped(conn.rest, bufferevent_getfd(conn.bev), bytes, thread_.now());
+  if (!wait) return drop(conn);
+  conn.wait(*wait);
 }
 
 void Connections::drop(Conn& conn) {

@@ -5,13 +5,13 @@
 #pragma once
 #include <atomic>
 #include <functional>
-#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "http/event_thread.h"
+#include "http/lingering.h"
 #include "http/listeners.h"
 #include "http/server.h"
 #include "http/slots.h"
@@ -99,7 +99,7 @@ class Connections {
   const std::shared_ptr<std::atomic<uint64_t>> body_bytes_ =
       std::make_shared<std::atomic<uint64_t>>(0);
   ConnectionSlots slots_;
-  std::list<Conn*> lingering_;  // the oldest first
+  Lingering lingering_;
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
   // What is sent in one batch of tasks goes out together, at the batch's end.
