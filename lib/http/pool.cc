@@ -20,6 +20,7 @@ constexpr size_t kHeaderMax = 64 * 1024;
 constexpr size_t kReadMax = 256 * 1024;
 constexpr uint32_t kInterimMax = 64;  // heads of 1xx before an answer
 constexpr Duration kKnownFor = std::chrono::minutes(1), kDoubtedFor = std::chrono::seconds(1);
+constexpr Duration kPatience = std::chrono::seconds(3);  // of who waits for another address
 
 // Without a copy.
 void write_shared(evbuffer* to, const std::shared_ptr<const std::string>& bytes) {
@@ -32,6 +33,8 @@ void write_shared(evbuffer* to, const std::shared_ptr<const std::string>& bytes)
 }  // namespace
 
 struct Pool::Host {
+  Pool& pool;
+  event* timer;  // of `lost`
   io::Address address;
   std::string text;  // "host:port"
   bool tls = false;
@@ -46,7 +49,19 @@ struct Pool::Host {
   uint32_t open = 0;
   std::vector<Conn*> idle;  // most recently used first
   std::deque<uint64_t> waiting;
-  bool placing = false;  // next() is running
+  bool placing = false;                            // next() is running
+  std::vector<std::pair<uint64_t, Error>> lost{};  // found no server, while it is being looked up
+
+  explicit Host(Pool& p) : pool(p), timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)) {
+    MC_CHECK(timer != nullptr);
+  }
+  ~Host() { event_free(timer); }
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+  static void on_timeout(int, short, void* self) {
+    Host& host = *static_cast<Host*>(self);
+    host.pool.give_up(host);
+  }
 };
 
 struct Pool::Job {
@@ -60,7 +75,7 @@ struct Pool::Job {
   Host* host = nullptr;
   Conn* conn = nullptr;
   size_t attempts = 0;  // addresses tried, plus one retry after a stale connection
-  bool retried = false;
+  bool retried = false, relooked = false;
   struct {  // why its connection is not read
     bool held = false, one = false, all = false;
   } paused;
@@ -200,7 +215,7 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
                 escape(url).c_str());
   auto& host = hosts_[address.text() + (tls ? "\n" + job.request.ca_file : "")];
   if (!host) {
-    host = std::make_unique<Host>();
+    host = std::make_unique<Host>(*this);
     host->address = address;
     host->text = address.text();
     host->tls = tls;
@@ -234,9 +249,46 @@ void Pool::looked_up(Host& host, Result<SocketAddresses> found) {
     host.found = std::move(*found);
     host.preferred = 0;
     ++host.moves;
-    while (!host.idle.empty()) drop(*host.idle.back());  // they may lead to what it was before
+    moved(host);
   }
+  give_up(host);
   next(host);
+}
+
+// Connections may lead to what it was before. Nothing was sent on those that are not made yet.
+void Pool::moved(Host& host) {
+  while (!host.idle.empty()) drop(*host.idle.back());
+  std::vector<Conn*> unmade;
+  for (const auto& [conn, owned] : conns_)
+    if (&conn->host == &host && !conn->connected && conn->job != nullptr) unmade.push_back(conn);
+  std::vector<uint64_t> again;
+  for (const auto& [id, error] : std::exchange(host.lost, {})) again.push_back(id);
+  for (Conn* const conn : unmade) {
+    again.push_back(conn->job->id);
+    std::exchange(conn->job, nullptr)->conn = nullptr;
+    drop(*conn);
+  }
+  for (const uint64_t id : again) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end()) continue;
+    job->second->attempts = 0;
+    place(*job->second);
+  }
+}
+
+// Its server is not found, but may be elsewhere soon.
+void Pool::await_lookup(Job& job, Error error) {
+  Host& host = *job.host;
+  const timeval patience = to_timeval(kPatience);
+  if (host.lost.empty()) event_add(host.timer, &patience);
+  job.relooked = true;
+  host.lost.emplace_back(job.id, std::move(error));
+}
+
+void Pool::give_up(Host& host) {
+  event_del(host.timer);
+  for (auto& [id, error] : std::exchange(host.lost, {}))
+    if (const auto job = jobs_.find(id); job != jobs_.end()) failed(*job->second, std::move(error));
 }
 
 // Its server may be elsewhere.
@@ -418,15 +470,16 @@ void Pool::ended(Conn& conn, const std::string& why) {
   doubt(host);
   const bool stale = conn.used && !job.retried;
   const bool other = !conn.connected && !conn.used && ++job.attempts < host.found.size();
-  if (!stale && !other)
-    return failed(
-        job, {Code::kUnavailable, strf("%s %s: %s", conn.connected ? "request to" : "connect to",
-                                       to.c_str(), why.c_str())});
+  Error error{Code::kUnavailable, strf("%s %s: %s", conn.connected ? "request to" : "connect to",
+                                       to.c_str(), why.c_str())};
+  const bool looks = !stale && !other && !conn.connected && host.looking && !job.relooked;
+  if (!stale && !other && !looks) return failed(job, std::move(error));
   if (stale) job.retried = true;  // closed while the request was in flight: one retry on a new one
   if (other) host.preferred = (conn.address + 1) % host.found.size();
   conn.job = nullptr;
   job.conn = nullptr;
   drop(conn);
+  if (looks) return await_lookup(job, std::move(error));
   place(job);
 }
 

@@ -2,6 +2,7 @@
 #include "http/name_lookups.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 
 #include <atomic>
 #include <functional>
@@ -71,13 +72,34 @@ struct Fixture {
   struct Call {
     std::optional<Result<ClientResponse>> result;
   };
-  void send(Call& call, const std::string& host = kName) {
+  Client::Id send(Call& call, const std::string& host = kName, Duration timeout = 600s) {
     ClientRequest r;
+    r.timeout = timeout;
     r.url = "http://" + host + ":" + port + "/";
     ClientCallbacks calls;
     calls.on_done = [&call](Result<ClientResponse> a) { call.result = std::move(a); };
-    client->send(std::move(r), std::move(calls));
+    return client->send(std::move(r), std::move(calls));
   }
+  // A listener whose queue is full: no connection to it is made, nor refused.
+  io::Fd says_nothing(int last) {
+    io::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    const auto at =
+        look_up_number({"127.0.0." + std::to_string(last), static_cast<uint16_t>(std::stoi(port))});
+    const auto* const to = reinterpret_cast<const sockaddr*>(&at[0].at);
+    REQUIRE(::bind(fd.get(), to, at[0].size) == 0);
+    REQUIRE(::listen(fd.get(), 0) == 0);
+    for (bool full = false; !full;) {
+      auto& one = *fill.emplace(fill.end(), ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      ::fcntl(one.get(), F_SETFL, O_NONBLOCK);
+      ::connect(one.get(), to, at[0].size);
+      pollfd p{.fd = one.get(), .events = POLLOUT, .revents = 0};
+      full = ::poll(&p, 1, 100) == 0;
+    }
+    return fd;
+  }
+  std::vector<io::Fd> fill;
   bool until(const std::function<bool()>& done) {
     const SteadyClock steady;
     const Time end = steady.now() + 20s;
@@ -148,6 +170,67 @@ TEST_CASE("a server that is not there is looked for under its name again") {
     f.clock.pass(2s);
     return f.ask() == "2";
   }));
+}
+
+TEST_CASE("a server whose name has moved is found by the request that does not find it") {
+  Fixture f;
+  f.serve(2);
+  CHECK(f.ask() == "1");
+  f.servers.erase(1);
+  f.clock.pass(2s);
+  SUBCASE("it is where its name stands for now") {
+    f.names->last = 2;
+    Fixture::Call one, two;
+    f.send(one);
+    f.send(two);
+    for (const auto* call : {&one, &two}) {
+      REQUIRE(f.wait(*call));
+      REQUIRE_MESSAGE(*call->result, (*call->result).error().what);
+      CHECK((*call->result)->body == "2");
+    }
+    CHECK(f.names->asked == 2);
+  }
+  SUBCASE("it is nowhere, and the error is that of its address") {
+    SUBCASE("the name stands for the same") {}
+    SUBCASE("the name is not found any more") { f.names->last = 0; }
+    SUBCASE("the name server says nothing") { f.names->silent = true; }
+    Fixture::Call call;
+    f.send(call);
+    const bool failed = f.wait(call);
+    f.names->speaks.set_value();
+    REQUIRE(failed);
+    REQUIRE_FALSE(*call.result);
+    CHECK((*call.result).error().what.find("Connection refused") != std::string::npos);
+    CHECK(f.names->asked == 2);
+  }
+  SUBCASE("the request is given up meanwhile") {
+    f.names->silent = true;
+    Fixture::Call call;
+    const auto id = f.send(call);
+    REQUIRE(f.asked(2));
+    f.client->cancel(id);
+    f.names->last = 2;
+    f.names->speaks.set_value();
+    CHECK(f.answers(2));
+    CHECK(!call.result);
+  }
+}
+
+TEST_CASE("a request that connects to where a server was goes where its name stands for now") {
+  Fixture f;
+  f.serve(2);
+  CHECK(f.ask() == "1");
+  f.servers.erase(1);
+  const io::Fd silent = f.says_nothing(1);
+  f.clock.pass(2s);
+  f.names->last = 2;
+  Fixture::Call one, late;
+  f.send(one);
+  f.send(late, kName, 100ms);  // after it the name is in doubt
+  REQUIRE(f.wait(one));
+  REQUIRE_MESSAGE(*one.result, (*one.result).error().what);
+  CHECK((*one.result)->body == "2");
+  CHECK(f.wait(late));
 }
 
 TEST_CASE("a name is looked up once a minute: it may have come to mean another server") {
