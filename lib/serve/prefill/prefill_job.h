@@ -62,6 +62,7 @@ struct PrefillJob {
   std::shared_ptr<Activations> activations;   // of the chunk
   uint32_t layers_left = 0, layers_sent = 0;  // of the chunk
   FetchState fetch = FetchState::kNone;
+  size_t peer_blocks = 0;  // that are here once another prefill worker's have come
   // Of the prefix, while layers of it may still come; nullptr: all of its KV is here.
   std::shared_ptr<LayerLoad> load;
   PrefillDone done;

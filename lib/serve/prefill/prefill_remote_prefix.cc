@@ -60,6 +60,7 @@ void RemotePrefixes::fetch(const PrefillJobPtr& job, const RemotePrefix& prefix,
   const size_t first = tx.hit, there = prefix.offsets.size() + prefix.coming,
                last = shared_.pipeline() ? first : std::max(first, std::min(there, most));
   ++job->busy;
+  job->peer_blocks = last;
   shared_.jobs.fetch(job, FetchState::kPeer);
   const Time begun = shared_.loop.clock().now();
   PrefixFetch::start(

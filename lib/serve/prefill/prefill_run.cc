@@ -62,7 +62,11 @@ size_t PrefillRun::valid_blocks(const PrefillJob& job) const {
 void PrefillRun::add(const PrefillJobPtr& job, size_t here) {
   queue_.push(job->kv.request, job->prompt.size(), here * shared_.engine.block_tokens(),
               shared_.loop.now(), job->priority, {job->conductor, job->number});
-  if (job->fetch == FetchState::kPeer) queue_.set_ready(job->kv.request, false);
+  if (job->fetch == FetchState::kPeer) {  // what is predicted counts on what comes
+    queue_.set_ready(job->kv.request, false);
+    queue_.set_reused(job->kv.request,
+                      std::max(here, job->peer_blocks) * shared_.engine.block_tokens());
+  }
   if (pool_ != nullptr && shared_.config.pool_reuse != "never" && queue_.size() > 1)
     hint(*job, here);
   shared_.host.state_changed();
@@ -206,7 +210,8 @@ void PrefillRun::prefix_came(const PrefillJobPtr& job, size_t valid) {
     shared_.host.settle(job);
     return advance();
   }
-  if (valid > 0) queue_.set_reused(job->kv.request, valid * shared_.engine.block_tokens());
+  queue_.set_reused(job->kv.request,
+                    std::max(valid, valid_blocks(*job)) * shared_.engine.block_tokens());
   queue_.set_ready(job->kv.request, true);
   advance();
 }

@@ -119,7 +119,12 @@ void Cluster::become_prefill(uint32_t i) {
         i);
   if (n.cache)
     for (const uint64_t tag : n.cache->tags()) index_.add(slot(i), tag);
-  coupled_ ? requeue(i) : join(i);
+  if (coupled_) return requeue(i);
+  n.prefiller.emplace(serve::Timing{group_spec_, 1}, prefill_chunk(o_, block()),
+                      static_cast<uint32_t>(block()), order());
+  n.prefill_at = Time::max();
+  ++n.prefill_turn;
+  join(i);
 }
 
 void Cluster::become_decode(uint32_t i) {
@@ -152,7 +157,7 @@ void Cluster::handle(const Event& e) {
   switch (e.kind) {
     case Kind::kArrive: return arrive(e.at);
     case Kind::kQueue: return now_on(e) ? enqueue(e.at) : void();
-    case Kind::kFree: return now_on(e) ? freed(e.at) : void();
+    case Kind::kPrefill: return e.turn == nodes_[e.at].prefill_turn ? prefill(e.at) : void();
     case Kind::kComputed: return now_on(e) ? computed(e.at) : void();
     case Kind::kFlow: return e.turn == flow_turn_ ? flows() : void();
     case Kind::kFetched: return now_on(e) ? fetched(e.at) : void();
@@ -234,6 +239,8 @@ void SimOptions::describe(OptionList& v) {
   admission.describe(v);
   v("prefill-order", prefill_order, "of a prefill node's queue", sched::kPrefillOrders);
   v("ageing", ageing, "of srpf: a second of waiting counts like this many seconds less to compute");
+  v("chunk-tokens", prefill_chunk,
+    "tokens after which a prefill node chooses anew, as of mc-prefill; up to whole blocks");
   v("cpp-group", cpp_group, "prefill nodes that compute a prompt together, as a pipeline");
   v("cpp-chunk", cpp_chunk, "tokens that go through that pipeline at once");
   v("rack-nodes", rack_nodes, "nodes of a rack, by their numbers, prefill first; 0: one rack");
@@ -269,6 +276,7 @@ Result<> check(const SimOptions& o) {
     return fail(Code::kInvalid, "--ageing %g, --pd-deadband %g: want at least 0 and 1", o.ageing,
                 o.pd.band);
   if (o.chunk_tokens < 1) return fail(Code::kInvalid, "--chunk 0: want at least 1");
+  if (o.prefill_chunk < 1) return fail(Code::kInvalid, "--chunk-tokens 0: want at least 1");
   if (o.cache_tokens > 1'000'000'000 || o.decode_tokens < 1)
     return fail(
         Code::kInvalid,

@@ -1,17 +1,18 @@
 // Simulates a serving cluster in virtual time, with the live programs' own decisions.
 // The life of a request is the live conductor's: sched::RequestMachine and sched::Fleet decide,
-// charge, wait, backfill, retry and learn. Prefill order, P/D control and block manager are those
+// charge, wait, backfill, retry and learn. Prefill queue, P/D control and block manager are those
 // of the live programs too. Nodes, NICs and engines are simulated. The same trace, options and seed
 // give the same results, bit by bit.
 //
 // What is modelled. A request arrives and is decided at once. Its decode node locks the blocks of
 // the prompt, or has no room. It joins its prefill node's queue after `overhead`; a longer
-// prefix held elsewhere is fetched over the network from then on. Its prompt is computed alone,
-// reusing what the node's cache (a serve::BlockManager) holds when it starts. Its KV then crosses
-// the network, is loaded, and joins the decode batch between steps. TTFT ends with the first step's
-// token. Nothing of this is overlapped, as in the calibration. Answers take blocks as they grow,
-// and the youngest make room for the oldest (sim/cluster/decoder_memory.h). With engine coupled or
-// chunked every node computes prompts and decodes; see decoder.h.
+// prefix held elsewhere is fetched over the network from then on. The queue chooses what is
+// computed, anew at each chunk (sim/cluster/prefiller.h). A prompt reuses what the node's cache (a
+// serve::BlockManager) holds when it starts. Its KV then crosses the network, is loaded, and joins
+// the decode batch between steps. TTFT ends with the first step's token. Nothing of this is
+// overlapped, as in the calibration. Answers take blocks as they grow, and the youngest make room
+// for the oldest (sim/cluster/decoder_memory.h). With engine coupled or chunked every node computes
+// prompts and decodes; see decoder.h.
 //
 // Caches have tiers and know the class of a request (sim/cluster/node_cache.h). With cpp_group,
 // groups of prefill nodes compute long prompts as a pipeline of chunks: a group is one node with
@@ -81,6 +82,7 @@ struct SimOptions {
   sched::AdmissionOptions admission;
   std::string prefill_order = "fcfs";
   double ageing = 0.1;
+  uint64_t prefill_chunk = 1024;
   uint64_t cpp_group = 1;             // prefill nodes that compute a prompt together
   uint64_t cpp_chunk = 1024;          // tokens that go through their pipeline at once
   uint64_t rack_nodes = 0;            // in a rack, in order of their numbers; 0: all

@@ -73,7 +73,7 @@ void Cluster::move(const sched::PdDecision& d) {
 void Cluster::settle_roles() {
   for (const uint32_t i : std::vector<uint32_t>(drained_)) {
     SimNode& n = nodes_[i];
-    if (n.worker.requests > 0) continue;
+    if (n.worker.requests > 0 || n.computing()) continue;
     const bool goes = std::exchange(n.leaving, false);
     leave(i, goes ? "it was taken away" : "it changes sides", true);
     if (goes) {

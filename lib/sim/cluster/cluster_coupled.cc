@@ -40,7 +40,7 @@ void Cluster::place_coupled(uint32_t id) {
   SimNode& n = nodes_[request.prefill];
   ++n.worker.requests;
   ++n.worker.assigned;
-  reuse(n, request);
+  reuse(n, request, n.look(request));
   n.worker.ledger.charge(id + 1, cost_.prefill_ms(request.tokens, request.reused),
                          request.tokens - request.reused, now_);
   requeue(request.prefill);
@@ -54,7 +54,9 @@ void Cluster::done_coupled(const Decoded& d) {
   SimRequest& request = requests_[id];
   SimNode& n = nodes_[request.prefill];
   request.ready = request.computed = d.first_token;
-  request.started = d.first_token - from_seconds(d.busy_s);
+  request.freed = d.first_token;
+  request.spent = from_seconds(d.busy_s);
+  request.started = d.first_token - request.spent;
   result_.prefill_busy_s += d.busy_s;
   --n.worker.requests;
   n.worker.ledger.finish(id + 1, now_);

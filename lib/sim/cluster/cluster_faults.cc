@@ -84,10 +84,14 @@ void Cluster::down(uint32_t node) {
   ++result_.failures;
   n.down = true;
   n.leaving = false;
-  if (n.computing()) n.busy_s -= to_seconds(requests_[n.occupant].freed - now_);
-  n.occupant = kNowhere;
-  n.work.clear();
-  n.queue.clear();
+  if (n.computing()) {
+    const Duration took = now_ - n.prefiller->since();
+    n.busy_s += to_seconds(took);
+    if (!n.prefiller->given_up())
+      requests_[static_cast<uint32_t>(n.prefiller->runs())].spent += took;
+  }
+  n.prefiller.reset();
+  ++n.prefill_turn;
   if (n.cache) n.cache->lose_memory();
   if (coupled_) {
     index_.retire(slot(node));

@@ -4,6 +4,28 @@
 #include "sim/cluster/cluster_state.h"
 
 namespace mc::sim {
+namespace {
+
+// What the tiers change in the cost of a reused prefix: blocks in VRAM need no loading, blocks on
+// the SSD must be read first. Reading began when the prompt was queued.
+double tier_seconds(const NodeCache::Found& found, double waited_s, double block_bytes,
+                    const cost::ModelSpec& group, const SimOptions& o) {
+  const double spared = static_cast<double>(found.vram) * block_bytes / group.cost.load_bytes_per_s;
+  const double read = static_cast<double>(found.ssd) * block_bytes /
+                      (o.ssd_bytes_per_s * static_cast<double>(o.cpp_group));
+  return std::max(read - waited_s, 0.0) - spared;
+}
+
+// The time a group needs after its first stage: the last chunk passes through the other stages.
+double tail_seconds(uint64_t tokens, uint64_t reused, const cost::ModelSpec& group,
+                    const SimOptions& o) {
+  const uint64_t last = std::min(o.cpp_chunk, tokens - reused);
+  const double stage = cost::prefill_seconds(group, tokens, tokens - last) -
+                       cost::prefill_seconds(group, tokens, tokens);
+  return static_cast<double>(o.cpp_group - 1) * std::max(stage, 0.0);
+}
+
+}  // namespace
 
 // The prompt reaches its prefill node, which begins to fetch the remote prefix.
 void Cluster::enqueue(uint32_t id) {
@@ -11,26 +33,14 @@ void Cluster::enqueue(uint32_t id) {
   SimNode& n = nodes_[request.prefill];
   request.stage = Stage::kQueued;
   request.queued = now_;
-  const uint64_t local = n.cache ? n.cache->look(request.hashes, request.tokens).blocks() : 0;
+  const uint64_t local = n.look(request).blocks();
   if (request.from != kNowhere) fetch(id, local);
-  const uint64_t reused = std::max(request.fetched_blocks, local);
-  const sched::PrefillWork mine{.left_ms = cost_.prefill_ms(request.tokens, reused * block()),
-                                .since = now_,
-                                .ready = !request.fetching};
   sched::StepAnswered answer{.of = ref(id), .step = sched::Step::kAllocate};
-  answer.queue_ms = queue_ms(n, mine);
-  n.queue.push_back(id);
-  n.work.push_back(mine);
+  answer.queue_ms = to_ms(n.prefiller->queue_time(now_, request.tokens, local * block()));
+  n.prefiller->push(id, request.tokens, std::max(local, request.coming(block())) * block(),
+                    !request.fetching, now_);
   tell(std::move(answer));
   start(request.prefill);
-}
-
-// Until the node would begin with it, by its own estimate.
-double Cluster::queue_ms(const SimNode& n, const sched::PrefillWork& mine) const {
-  double ms = n.computing() ? std::max(to_ms(requests_[n.occupant].freed - now_), 0.0) : 0;
-  for (const sched::PrefillWork& w : n.work)
-    if (sched::stays_before(w, mine, order())) ms += w.left_ms;
-  return ms;
 }
 
 void Cluster::fetch(uint32_t id, uint64_t local_blocks) {
@@ -50,61 +60,87 @@ void Cluster::fetch(uint32_t id, uint64_t local_blocks) {
   reflow();
 }
 
+// If the node is free, it computes what its queue chooses.
 void Cluster::start(uint32_t node) {
   SimNode& n = nodes_[node];
-  if (n.down || n.computing()) return;
-  const size_t at = sched::next_prefill(n.work, order().srpf, order().ageing, now_);
-  if (at == n.work.size()) return;
-  const uint32_t id = n.queue[at];
-  n.queue.erase(n.queue.begin() + static_cast<std::ptrdiff_t>(at));
-  n.work.erase(n.work.begin() + static_cast<std::ptrdiff_t>(at));
+  if (n.down || !n.prefiller) return;
+  while (const auto head = n.prefiller->head(now_)) {
+    if (head->started) {
+      resume(n, *head);
+      break;
+    }
+    const auto id = static_cast<uint32_t>(head->id);
+    const NodeCache::Found found = n.look(requests_[id]);
+    const uint64_t reused = std::max(found.blocks(), requests_[id].coming(block())) * block();
+    if (reused == head->done) {
+      begin(n, id, found);
+      break;
+    }
+    n.prefiller->found(id, reused);  // it may have lost its place
+  }
+  if (n.prefiller->deadline() == n.prefill_at) return;
+  n.prefill_at = n.prefiller->deadline();
+  ++n.prefill_turn;
+  if (n.computing()) events_.push(n.prefill_at, {Kind::kPrefill, node, n.prefill_turn});
+}
+
+void Cluster::begin(SimNode& n, uint32_t id, const NodeCache::Found& found) {
   SimRequest& request = requests_[id];
-  const NodeCache::Found found = reuse(n, request);
+  reuse(n, request, found);
   request.started = now_;
   request.stage = Stage::kComputing;
-  n.occupant = id;
   double seconds = cost::prefill_seconds(group_spec_, request.tokens, request.reused);
   if (request.reused == found.blocks() * block()) {  // else a longer prefix was fetched
     result_.hit_vram_blocks += found.vram;
     result_.hit_ssd_blocks += found.ssd;
-    seconds += tier_seconds(found, to_seconds(now_ - request.queued));
+    seconds +=
+        tier_seconds(found, to_seconds(now_ - request.queued), kv_bytes(block()), group_spec_, o_);
   }
-  n.busy_s += seconds;
-  const double tail = tail_seconds(request.tokens, request.reused);
-  request.freed = now_ + from_seconds(seconds);
-  if (o_.cpp_group > 1) events_.push(request.freed, {Kind::kFree, id, request.attempt});
-  events_.push(now_ + from_seconds(seconds + tail), {Kind::kComputed, id, request.attempt});
+  n.prefiller->begin(now_, from_seconds(seconds));
 }
 
-// Reserves room for the prompt. Returns the blocks of it that were cached.
-NodeCache::Found Cluster::reuse(SimNode& n, SimRequest& request) {
+// A prompt that others overtook goes on, behind what they computed of it. A group's goes on where
+// it was, as a live pipeline's does.
+void Cluster::resume(SimNode& n, const Prefiller::Head& head) {
+  SimRequest& request = requests_[static_cast<uint32_t>(head.id)];
+  uint64_t done = head.done;
+  if (n.cache && o_.cpp_group == 1) done = std::max(done, n.cache->rematch(request.tx) * block());
+  request.reused += done - head.done;
+  result_.hit_full_blocks += (done - head.done) / block();
+  n.prefiller->resume(now_, done);
+}
+
+// The prompt that the node computed is at its end, or others go before it.
+void Cluster::prefill(uint32_t node) {
+  SimNode& n = nodes_[node];
+  const auto id = static_cast<uint32_t>(n.prefiller->runs());
+  const Prefiller::Outcome outcome = n.prefiller->tick(now_);
+  if (outcome == Prefiller::Outcome::kRuns) return start(node);
+  SimRequest& request = requests_[id];
+  const Duration took = now_ - n.prefiller->since();
+  n.busy_s += to_seconds(took);
+  if (outcome == Prefiller::Outcome::kGivenUp) return start(node);
+  request.spent += took;
+  request.freed = now_;
+  if (outcome == Prefiller::Outcome::kOvertaken) {
+    n.keep(request, n.prefiller->done(now_) / block());
+  } else if (o_.cpp_group == 1) {
+    return computed(id);
+  } else {
+    const double tail = tail_seconds(request.tokens, request.reused, group_spec_, o_);
+    events_.push(now_ + from_seconds(tail), {Kind::kComputed, id, request.attempt});
+  }
+  start(node);
+}
+
+// Reserves room for the prompt. `found`: what is cached of it.
+void Cluster::reuse(SimNode& n, SimRequest& request, const NodeCache::Found& found) {
   result_.full_blocks += request.hashes.size();
-  if (!n.cache) return {};
-  const NodeCache::Found found = n.cache->look(request.hashes, request.tokens);
+  if (!n.cache) return;
   request.tx = n.cache->begin(request.hashes, request.tokens, now_);
-  const uint64_t most = serve::reusable_blocks(request.tokens, block());
-  const uint64_t reused = std::max(found.blocks(), std::min(request.fetched_blocks, most));
+  const uint64_t reused = std::max(found.blocks(), request.coming(block()));
   result_.hit_full_blocks += reused;
   request.reused = reused * block();
-  return found;
-}
-
-// What the tiers change in the cost of a reused prefix: blocks in VRAM need no loading, blocks on
-// the SSD must be read first. Reading began when the prompt was queued.
-double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) const {
-  const double spared = kv_bytes(found.vram * block()) / group_spec_.cost.load_bytes_per_s;
-  const double read =
-      kv_bytes(found.ssd * block()) / (o_.ssd_bytes_per_s * static_cast<double>(o_.cpp_group));
-  return std::max(read - waited_s, 0.0) - spared;
-}
-
-// The time a group needs after its first stage: the last chunk passes through the other stages.
-double Cluster::tail_seconds(uint64_t tokens, uint64_t reused) const {
-  if (o_.cpp_group == 1) return 0;
-  const uint64_t last = std::min(o_.cpp_chunk, tokens - reused);
-  const double stage = cost::prefill_seconds(group_spec_, tokens, tokens - last) -
-                       cost::prefill_seconds(group_spec_, tokens, tokens);
-  return static_cast<double>(o_.cpp_group - 1) * std::max(stage, 0.0);
 }
 
 // Caches the prompt's blocks, and updates the index with blocks added and evicted.
@@ -112,16 +148,13 @@ void Cluster::publish(uint32_t node, SimRequest& request) {
   SimNode& n = nodes_[node];
   if (!n.cache) return;
   n.cache->end(request.tx, request.hashes, request.arrived->record->cache_class);
-  for (const NodeCache::Change& c : n.cache->changes())
-    c.stored ? index_.add(slot(node), c.tag) : index_.remove(slot(node), c.tag);
+  tell_index(node);
   std::vector<BlockHash>().swap(request.hashes);
 }
 
-// The node can begin the next prompt.
-void Cluster::freed(uint32_t id) {
-  const uint32_t node = requests_[id].prefill;
-  if (nodes_[node].occupant == id) nodes_[node].occupant = kNowhere;
-  start(node);
+void Cluster::tell_index(uint32_t node) {
+  for (const NodeCache::Change& c : nodes_[node].cache->changes())
+    c.stored ? index_.add(slot(node), c.tag) : index_.remove(slot(node), c.tag);
 }
 
 // The prompt is computed, and its KV is sent.
@@ -130,14 +163,14 @@ void Cluster::computed(uint32_t id) {
   const uint32_t node = request.prefill;
   request.computed = now_;
   publish(node, request);
-  result_.prefill_busy_s += to_seconds(request.freed - request.started);
+  result_.prefill_busy_s += to_seconds(request.spent);
   request.stage = Stage::kMoving;
   request.from = node;
   request.flow = network_.start(node, request.decode, kv_bytes(request.tokens), now_);
   flow_of_[request.flow] = id;
   result_.moved_bytes += kv_bytes(request.tokens);
   reflow();
-  if (o_.cpp_group == 1) freed(id);
+  if (o_.cpp_group == 1) start(node);
 }
 
 void Cluster::flows() {
@@ -165,8 +198,8 @@ void Cluster::fetched(uint32_t id) {
   request.fetching = false;
   request.fetch_took = now_ - request.queued;
   SimNode& n = nodes_[request.prefill];
-  for (size_t i = 0; i < n.queue.size(); ++i)
-    if (n.queue[i] == id) n.work[i].ready = true;
+  const uint64_t here = std::max(n.look(request).blocks(), request.coming(block()));
+  n.prefiller->came(id, here * block(), now_);
   start(request.prefill);
 }
 
@@ -187,8 +220,8 @@ void Cluster::sent(uint32_t id) {
   sched::StepAnswered answer{.of = ref(id), .step = sched::Step::kPrefill};
   answer.times = {.cached_tokens = static_cast<uint32_t>(request.reused),
                   .peer_tokens = static_cast<uint32_t>(request.fetched_tokens),
-                  .queue_ms = to_ms(request.started - request.queued),
-                  .prefill_ms = to_ms(request.freed - request.started),
+                  .queue_ms = to_ms(request.started - request.queued + request.overtaken()),
+                  .prefill_ms = to_ms(request.spent),
                   .transfer_ms = to_ms(now_ - request.computed),
                   .peer_ms = to_ms(request.fetch_took),
                   .kv_bytes = static_cast<uint64_t>(kv_bytes(request.tokens))};
@@ -254,8 +287,8 @@ void Cluster::note(const Decoded& d) {
   out.cached = request.reused;
   out.prefill = nodes_[request.prefill].name;
   out.decode = nodes_[request.decode].name;
-  out.queue_ms = to_ms(request.started - request.due);
-  out.prefill_ms = to_ms(request.computed - request.started);
+  out.queue_ms = to_ms(request.started - request.due + request.overtaken());
+  out.prefill_ms = to_ms(request.computed - request.started - request.overtaken());
   out.transfer_ms = to_ms(request.ready - request.computed);
   out.first_step_ms = to_ms(d.first_token - request.ready);
   out.ttft_ms = to_ms(d.first_token - request.due);

@@ -121,21 +121,19 @@ void Cluster::abandon(uint32_t id) {
   const uint32_t node = request.prefill;
   SimNode& p = nodes_[node];
   const bool here = there(request, true);
-  if (request.stage == Stage::kQueued && here) {
-    const auto at = std::find(p.queue.begin(), p.queue.end(), id) - p.queue.begin();
-    p.queue.erase(p.queue.begin() + at);
-    p.work.erase(p.work.begin() + at);
-  }
-  if (request.stage == Stage::kComputing) {
-    result_.wasted_prefill_s += to_seconds(std::min(now_, request.freed) - request.started);
-    if (here && p.cache && request.tx != 0) p.cache->drop(request.tx);
-    if (here && p.occupant == id) {
-      p.busy_s -= to_seconds(request.freed - now_);
-      p.occupant = kNowhere;
+  if (request.stage == Stage::kComputing && here) {
+    if (p.computing() && p.prefiller->runs() == id) {
+      request.spent += now_ - p.prefiller->since();
+      p.keep(request, p.prefiller->done(now_) / block());
     }
-  } else if (request.stage > Stage::kComputing) {
-    result_.wasted_prefill_s += to_seconds(request.freed - request.started);
+    if (p.cache && request.tx != 0) {
+      p.cache->drop(request.tx);
+      tell_index(node);
+    }
   }
+  if ((request.stage == Stage::kQueued || request.stage == Stage::kComputing) && here)
+    p.prefiller->remove(id, now_);
+  result_.wasted_prefill_s += to_seconds(request.spent);
   cancel_flow(request);
   release(request);
   request.attempt = 0;
@@ -144,7 +142,7 @@ void Cluster::abandon(uint32_t id) {
   request.fetched_blocks = request.fetched_tokens = request.pinned_tokens = request.reused = 0;
   request.from = kNowhere;
   request.tx = 0;
-  request.fetch_took = {};
+  request.fetch_took = request.spent = {};
   if (here) start(node);
 }
 

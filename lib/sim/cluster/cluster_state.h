@@ -19,6 +19,7 @@
 #include "sim/cluster/events.h"
 #include "sim/cluster/machine_inbox.h"
 #include "sim/cluster/network.h"
+#include "sim/cluster/prefiller.h"
 
 namespace mc::sim {
 
@@ -27,7 +28,7 @@ inline constexpr uint32_t kNowhere = UINT32_MAX;
 enum class Kind : uint8_t {
   kArrive,
   kQueue,
-  kFree,
+  kPrefill,
   kComputed,
   kFlow,
   kFetched,
@@ -67,8 +68,18 @@ struct SimRequest {
   serve::TxId tx = 0;
   uint64_t reused = 0;
   Duration fetch_took{0};
+  Duration spent{0};  // computing, until the node was free or another overtook it
   Time due{}, queued{}, started{}, freed{}, computed{}, ready{};
+  Duration overtaken() const { return freed - started - spent; }  // so long others computed
+  uint64_t coming(uint64_t block_tokens) const {  // leading blocks from elsewhere, or that came
+    return std::min(fetched_blocks, serve::reusable_blocks(tokens, block_tokens));
+  }
 };
+
+// Of a node's prompts. What goes through a group's pipeline at once is a chunk of it.
+inline uint32_t prefill_chunk(const SimOptions& o, uint64_t block_tokens) {
+  return whole_blocks(o.cpp_group > 1 ? o.cpp_chunk : o.prefill_chunk, block_tokens);
+}
 
 struct SimNode {
   std::string name;
@@ -77,10 +88,17 @@ struct SimNode {
   sched::FleetWorker worker;           // as the conductor knows it; coupled nodes: in no roster
   // Prefill.
   std::unique_ptr<NodeCache> cache;
-  std::vector<sched::PrefillWork> work;
-  std::vector<uint32_t> queue;   // their requests, in the order of work
-  uint32_t occupant = kNowhere;  // the request that it computes
-  bool computing() const { return occupant != kNowhere; }
+  std::optional<Prefiller> prefiller;
+  uint64_t prefill_turn = 0;  // of its newest event
+  Time prefill_at{};          // when that is
+  bool computing() const { return prefiller && prefiller->running(); }
+  NodeCache::Found look(const SimRequest& request) const {
+    return cache ? cache->look(request.hashes, request.tokens) : NodeCache::Found{};
+  }
+  // Of the prompt so many blocks are computed: others may reuse them here.
+  void keep(const SimRequest& request, uint64_t blocks) {
+    if (cache) cache->computed(request.tx, blocks, request.arrived->record->cache_class);
+  }
   double busy_s = 0;
   // Decode.
   std::unique_ptr<Decoder> decoder;
@@ -123,7 +141,9 @@ class Cluster {
 
   // Arrival and routing.
   void arrive(uint32_t id);
-  sched::PrefillOrder order() const { return {o_.prefill_order == "srpf" && !coupled_, o_.ageing}; }
+  sched::PrefillOrder order() const {
+    return {o_.prefill_order == "srpf" && !coupled_, o_.ageing, prefill_chunk(o_, block())};
+  }
 
   // The machine: events to it, and what it asks for.
   SimRequest& of(const sched::AttemptRef& attempt) {
@@ -147,12 +167,12 @@ class Cluster {
   // Prefill.
   void enqueue(uint32_t id);
   void start(uint32_t node);
-  NodeCache::Found reuse(SimNode& n, SimRequest& request);
-  double tier_seconds(const NodeCache::Found& found, double waited_s) const;
-  double tail_seconds(uint64_t tokens, uint64_t reused) const;
-  double queue_ms(const SimNode& n, const sched::PrefillWork& mine) const;
+  void begin(SimNode& n, uint32_t id, const NodeCache::Found& found);
+  void resume(SimNode& n, const Prefiller::Head& head);
+  void prefill(uint32_t node);
+  void tell_index(uint32_t node);
+  void reuse(SimNode& n, SimRequest& request, const NodeCache::Found& found);
   void fetch(uint32_t id, uint64_t local_blocks);
-  void freed(uint32_t id);
   void publish(uint32_t node, SimRequest& request);
   void computed(uint32_t id);
 

@@ -72,6 +72,10 @@ serve::TxId NodeCache::begin(const std::vector<BlockHash>& hashes, uint64_t toke
   return tx ? *tx : 0;
 }
 
+void NodeCache::computed(serve::TxId tx, uint64_t blocks, trace::CacheClass of) {
+  if (o_.rule == "lru" || of != trace::CacheClass::kEphemeral) dram_->computed(tx, blocks);
+}
+
 void NodeCache::end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace::CacheClass of) {
   const bool marked = o_.rule != "lru";
   if (marked && of == trace::CacheClass::kContext) context_.insert(hashes.begin(), hashes.end());

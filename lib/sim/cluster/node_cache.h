@@ -51,6 +51,10 @@ class NodeCache {
   Found look(const std::vector<BlockHash>& hashes, uint64_t tokens) const;
   // Reserves room for a prompt and pins the blocks it found. 0: no room, the prompt stays uncached.
   serve::TxId begin(const std::vector<BlockHash>& hashes, uint64_t tokens, Time now);
+  // The prompt's first blocks are computed: others find them while it goes on.
+  void computed(serve::TxId tx, uint64_t blocks, trace::CacheClass of);
+  // Takes what others computed of the prompt since. Returns the leading blocks that it has.
+  uint64_t rematch(serve::TxId tx) { return dram_->rematch(tx); }
   // Caches its blocks, as their class allows.
   void end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace::CacheClass of);
 

@@ -113,6 +113,26 @@ TEST_CASE("prompts of a conductor are computed in the order of its decisions, la
   CHECK(r.wrong(*third) == 0);
 }
 
+TEST_CASE("what another worker's blocks will spare a prompt is no work that others wait for") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Run r(loop);
+  r.add("runs", prompt_with(1, 2 * kBlock));
+  r.engine.await_call();
+  const PrefillJobPtr fetches = r.site.job("fetches", prompt_with(2, 7 * kBlock));
+  fetches->peer_blocks = 5;
+  r.site.shared->jobs.fetch(fetches, FetchState::kPeer);
+  r.run->add(fetches, 1);
+  CHECK(r.run->queue().queued_tokens() == (2 + 2) * kBlock);
+  r.site.shared->jobs.fetched(fetches);
+  r.run->prefix_came(fetches, 0);  // it did not come
+  CHECK(r.run->queue().queued_tokens() == (2 + 7) * kBlock);
+  r.engine.open();
+  REQUIRE(r.site.until([&] { return r.adopted.size() == 2; }));
+  CHECK(fetches->done.cached_tokens == 0);
+  CHECK(r.wrong(*fetches) == 0);
+}
+
 TEST_CASE("a prompt that was overtaken takes what others computed of it meanwhile") {
   SteadyClock clock;
   io::Loop loop(clock);

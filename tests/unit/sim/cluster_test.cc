@@ -296,8 +296,9 @@ TEST_CASE("the predicted TTFT of a short prompt counts that it overtakes") {
     const SimResult r = run(t, o, large());
     const bool first = *r.requests[2].queue_ms < *r.requests[1].queue_ms;
     CHECK(first == (o.prefill_order == "srpf"));
+    // Of a prompt that runs the conductor knows the mean chunk.
     CHECK(*r.requests[2].ttft_ms ==
-          doctest::Approx(*r.requests[2].predicted_ttft_ms).epsilon(0.02));
+          doctest::Approx(*r.requests[2].predicted_ttft_ms).epsilon(first ? 0.05 : 0.02));
   }
 }
 
