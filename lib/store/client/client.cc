@@ -11,7 +11,6 @@
 
 namespace mc::store {
 namespace {
-constexpr Duration kAttempt = std::chrono::seconds(1);  // then a call is retried as lost
 // Messages carry budgets in milliseconds, and errors show them to people.
 Duration whole_ms(Duration d) { return std::chrono::ceil<std::chrono::milliseconds>(d); }
 
@@ -153,11 +152,16 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
   // that reason rather than that the last attempt had no time.
   Error why{Code::kTimeout, strf("%s: no time left to ask %s", M::kName, options_.master.c_str())};
   bool told = several_;  // of several masters another one leads, at a later epoch
+  constexpr bool kPuts = std::is_same_v<M, PutStart> || std::is_same_v<M, PutEnd>;
+  const Duration attempt = kPuts ? one_try(left(deadline), wait) : wait + kAttempt;
   for (int tries = several_ ? kStaleTries : 1;;) {
-    const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
+    const uint64_t unheard =
+        std::is_same_v<M, PutStart> ? unheard_.tell(*master_, left(deadline)) : 0;
+    const Duration budget = whole_ms(std::min(left(deadline), attempt));
     if (budget <= Duration::zero()) return fail(why);
     auto reply = master_->call(message, budget);
     if (reply) {
+      unheard_.heard(unheard);
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted

@@ -41,6 +41,7 @@
 #include "rpc/client.h"
 #include "store/client/hedge_timer.h"
 #include "store/client/local_hot_cache.h"
+#include "store/client/unheard_puts.h"
 #include "store/client/verified_reads.h"
 #include "store/protocol/messages.h"
 #include "store/protocol/query_messages.h"
@@ -206,7 +207,6 @@ class Client {
              const Replicas& found, Opened& opened, Time deadline);
   void check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline);
   void adopt_hedge_result(Late& late, xfer::BatchId batch, xfer::BatchId other);
-  std::string disk_name(const ObjectKey& key) const;
   Result<rpc::SyncClient*> holder(const std::string& control);
   void read_disks(std::span<Read> reads, const Replicas& found, Time deadline);
   void load(std::span<Read* const> some, const NodeRef& node, Opened& opened, Time deadline);
@@ -231,6 +231,7 @@ class Client {
   HedgeTimer times_;                                // of reads from other hosts
   std::atomic<uint64_t> epoch_{0};  // the largest seen; the client refuses older masters
   VerifiedReads verified_;
+  UnheardPuts unheard_;
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_, &hot_hits_, &hedged_,
       &hedges_won_;
   Gauge& hot_bytes_;

@@ -13,13 +13,12 @@ constexpr Duration kLoadAttempt = std::chrono::seconds(2);
 constexpr Duration kRelease = std::chrono::milliseconds(200);
 constexpr int kReadAttempts =
     3;  // if a lease ended during the read, or all staging memory was leased
-}  // namespace
 
 // Its name on disks: see ssd::check_name().
-std::string Client::disk_name(const ObjectKey& key) const {
-  if (options_.tenant.empty() || options_.tenant == "default") return key;
-  return options_.tenant + '\0' + key;
+std::string disk_name(const std::string& tenant, const ObjectKey& key) {
+  return tenant.empty() || tenant == "default" ? key : tenant + '\0' + key;
 }
+}  // namespace
 
 Result<rpc::SyncClient*> Client::holder(const std::string& control) {
   const Lock lock(holders_mutex_);
@@ -62,7 +61,7 @@ void Client::load(std::span<Read* const> some, const NodeRef& node, Opened& open
   auto to = holder(node.control);
   if (!to) return all_failed(to.error());
   LoadObjects question;
-  for (const Read* r : some) question.names.push_back(disk_name(r->item->key));
+  for (const Read* r : some) question.names.push_back(disk_name(options_.tenant, r->item->key));
   const Duration budget = std::min(left(deadline), kLoadAttempt);
   if (budget <= Duration::zero()) return;
   auto loaded = (*to)->call(question, std::chrono::ceil<std::chrono::milliseconds>(budget));
@@ -139,7 +138,7 @@ Result<uint64_t> Client::prefetch(const std::vector<ObjectKey>& keys) {
       if (!at.outcome.ok() || !at.places.empty() || at.disks.empty()) continue;
       auto& hint = hints[at.disks[0]];
       hint.promote_only = true;
-      hint.names.push_back(disk_name(some[i]));
+      hint.names.push_back(disk_name(options_.tenant, some[i]));
     }
     for (const auto& [node, hint] : hints) {
       if (node >= found.nodes.size()) continue;

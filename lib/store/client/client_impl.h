@@ -18,6 +18,19 @@ inline constexpr size_t kChunk = 1024;  // items of one round trip
 
 Result<> check(const PutConfig& config);
 
+inline constexpr Duration kAttempt = std::chrono::seconds(1);  // then a call is retried as lost
+
+// How long a put that has `time` may wait for room: half of it, and a second at most, is left for
+// answers.
+inline Duration room_wait(Duration time, Duration put_wait) {
+  return std::min(put_wait, time - std::min(time / 2, kAttempt));
+}
+
+// How long one try of a call may take that waits so long for room. Two fit into `time`.
+inline Duration one_try(Duration time, Duration wait) {
+  return std::min(wait + kAttempt, wait + (time - wait) / 2);
+}
+
 template <class T>
 struct Answer {  // the result of an item
   Result<T> value = fail(Code::kInternal, "not decided");

@@ -8,6 +8,7 @@
 
 namespace mc::store {
 namespace {
+constexpr Duration kRevoke = std::chrono::milliseconds(500);
 constexpr int kRoundsMax = 100;  // per put: each may wait for space or be refused at once
 
 bool worth_another(const Result<PutOutcome>& value) {
@@ -99,9 +100,8 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
   start.promote = as.promote;
   start.replicas = as.replicas > 0 ? as.replicas : options_.replicas;
   start.prefer = as.prefer.empty() ? options_.prefer : as.prefer;
-  const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,
-                                           left(deadline) / std::chrono::milliseconds(1) + 1);
-  start.wait_ms = static_cast<uint32_t>(wait_ms);
+  const Duration wait = room_wait(left(deadline), options_.put_wait);
+  start.wait_ms = static_cast<uint32_t>(std::max<int64_t>(wait / std::chrono::milliseconds(1), 1));
   const PutConfig& config = as.config;
   start.tenant = as.tenant;
   start.host = config.host;
@@ -112,11 +112,14 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
   start.group = config.group;
   start.nonce = std::max<uint64_t>(options_.random(), 1);
   for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes, w.tried});
-  auto started = ask(start, deadline, options_.put_wait);
+  auto started = ask(start, deadline, wait);
   if (started && started->items.size() != writes.size())
     started = fail(Code::kCorrupt, "put-start: %zu answers to %zu items", started->items.size(),
                    writes.size());
   if (!started) {
+    // Nobody knows whether it was granted, or will be.
+    const Duration a_moment = std::min<Duration>(kRevoke, options_.timeout / 10);
+    if (started.error().code != Code::kInvalid) unheard_.give_back(*master_, start, a_moment);
     for (Write& w : writes) w.answer.set(fail(started.error()));
     return;
   }
@@ -249,7 +252,6 @@ void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Tim
     }
   }
   // If the revocation is lost, the master discards the grant after its timeout.
-  constexpr Duration kRevoke = std::chrono::milliseconds(500);
   if (!revoke.items.empty()) (void)ask(revoke, clock_.now() + kRevoke);
   if (end.items.empty()) return;
   auto ended = ask(end, deadline);

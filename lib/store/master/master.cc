@@ -108,7 +108,7 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       rebuild_(options.rebuild_wait, options.client_ttl, started),
       leases_(table_.slab(), options.lease_ttl),
       events_(options.event_log),
-      writing_(table_.slab()),
+      grants_(table_.slab(), options.put_discard),
       tier_(options.offload_queue.n),
       tombstones_(options.tombstones) {
   tier_.on_offloaded([this](const std::string& name, Generation generation, bool stored, Time now) {
@@ -334,7 +334,7 @@ void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
 }
 
 void Master::erase(Object& object) {
-  if (object.state == ObjectState::kWriting) writing_.erase(object.self);
+  if (object.state == ObjectState::kWriting) grants_.end(object);
   if (object.state == ObjectState::kComplete) {
     dequeue(object);
     object_bytes_ -= object.bytes;
@@ -415,11 +415,7 @@ void Master::expire_leases(Time now) {
 }
 
 void Master::expire_grants(Time now) {
-  while (!writing_.empty()) {
-    Object& object = table_[writing_.front()];
-    if (object.until + options_.put_discard > now) break;
-    abandon(object, now);
-  }
+  while (Object* object = grants_.expired(now)) abandon(*object, now);
   while (!quarantined_.empty() && quarantined_.begin()->first <= now) {
     QuarantinedRange r = std::move(quarantined_.begin()->second);
     quarantined_.erase(quarantined_.begin());
@@ -474,9 +470,7 @@ void Master::tick(Time now) {
 Time Master::deadline() const {
   if (!listing_.empty() || !leaving_.empty() || tier_.objects().first_lost() || ahead_ > 0)
     return started_;
-  Time when = std::min(members_.deadline(), tier_.deadline());
-  if (!writing_.empty())
-    when = std::min(when, table_[writing_.front()].until + options_.put_discard);
+  Time when = std::min({members_.deadline(), tier_.deadline(), grants_.deadline()});
   if (!quarantined_.empty()) when = std::min(when, quarantined_.begin()->first);
   if (!keeps_.empty()) when = std::min(when, keeps_.begin()->first);
   if (!parked_.puts.empty())

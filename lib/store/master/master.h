@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "store/master/grants.h"
 #include "store/metadata/disk_replica_index.h"
 #include "store/metadata/events.h"
 #include "store/metadata/leases.h"
@@ -75,7 +76,6 @@ struct MasterOptions {
 inline constexpr const char* kLostWithNode = "lost: its node is gone";  // of events
 
 inline Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
-inline uint64_t& nonce_of(Object& object) { return object.checksum; }  // of one in kWriting
 
 class Master {
  public:
@@ -413,7 +413,7 @@ class Master {
   Slab<Recording> recording_;
   std::set<std::pair<Time, Id>> keeps_;          // ends of pins and times to live
   uint64_t object_bytes_ = 0, soft_pinned_ = 0;  // of complete objects; objects
-  IdList<Object, &Object::queue> writing_;       // grants by age
+  Grants grants_;
   std::multimap<Time, QuarantinedRange> quarantined_;
   Parking parked_;
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline

@@ -54,7 +54,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ac
     return decided(outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
                                               escape(claim.key).c_str())));
   }
-  writing_.erase(object->self);
+  grants_.end(*object);
   object->state = ObjectState::kRecording;
   recording_id(*object) = recording_.take();
   Recording& recording = recording_[recording_id(*object)];
@@ -130,8 +130,16 @@ Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
   MC_TRY_(check_batch(m.items.size()));
   const uint16_t tenant = tenants_.find(m.tenant);
   Outcomes reply{epoch_, std::vector<Outcome>(m.items.size())};
+  if (m.nonce != 0) {
+    grants_.give_up(m.nonce, now);
+    room_changed_ = true;  // it may wait for space
+  }
   for (size_t i = 0; i < m.items.size(); ++i) {
     Object* object = find(tenant, m.items[i].key);
+    if (m.nonce != 0) {
+      if (Grants::is_of(object, m.nonce + i)) release(*object, {});
+      continue;
+    }
     if (object == nullptr || object->generation != m.items[i].generation) continue;
     if (object->state == ObjectState::kWriting)
       release(*object, {});

@@ -39,11 +39,15 @@ Duration ttl_of(uint64_t ms) {
 uint64_t item_nonce(const PutStart& m, size_t i) { return m.nonce == 0 ? 0 : m.nonce + i; }
 
 // Whether the object is being written by this very put: the answer to an earlier try was lost.
-bool asked_before(Object* object, const PutStart& m, size_t i) {
-  const uint64_t nonce = item_nonce(m, i);
-  return nonce != 0 && object != nullptr && object->state == ObjectState::kWriting &&
-         nonce_of(*object) == nonce && object->bytes == m.items[i].bytes &&
+bool asked_before(const Object* object, const PutStart& m, size_t i) {
+  return Grants::is_of(object, item_nonce(m, i)) && object->bytes == m.items[i].bytes &&
          object->promoted == m.promote;
+}
+
+// Whether what an earlier grant of this put may have stored was removed since. Then it must not
+// come back.
+bool was_deleted(const Tombstones& tombstones, const std::string& disk_name, const PutWant& want) {
+  return want.tried && tombstones.is_deleted(disk_name, want.tried);
 }
 
 }  // namespace
@@ -98,15 +102,14 @@ Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenan
   const auto refuse = [&](Code code, const char* why) {
     return outcome(code, strf("key '%s' %s", escape(want.key).c_str(), why));
   };
-  // A retried put must not bring back an object that was stored and removed meanwhile.
-  if (want.tried && tombstones_.is_deleted(disk_name(tenant, want.key), want.tried))
+  if (was_deleted(tombstones_, disk_name(tenant, want.key), want))
     return refuse(Code::kExists, "was stored, and removed or replaced since");
   if (Object* object = find(tenant, want.key)) {
     if (object->state == ObjectState::kComplete) {
       if (object->queued) tenants_.queue_of(*object)->use(*object);
       return refuse(Code::kExists, "is stored already");
     }
-    if (object->state == ObjectState::kRecording || now - object->until < options_.put_discard)
+    if (object->state == ObjectState::kRecording || !grants_.over(*object, now))
       return refuse(Code::kBusy, "is being written by another");
     abandon(*object, now);
   } else if (m.promote != on_disk(tenant, want.key)) {
@@ -132,16 +135,17 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   const PutWant& want = m.items[i];
   PutGrant& answer = put.reply.items[i];
   const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
-  answer.outcome = may_begin(m, want, tenant, now);
-  if (answer.outcome.code == static_cast<uint8_t>(Code::kBusy)) {
-    Object* const object = find(tenant, want.key);
-    if (!asked_before(object, m, i) || replica_count(*object) > replicas) return Tried::kAnswered;
-    object->until = now;
-    writing_.erase(object->self);
-    writing_.push_back(object->self);
-    tell_grant(*object, put, answer);
-    return Tried::kAnswered;
+  Object* const own = m.nonce == 0 ? nullptr : find(tenant, want.key);
+  if (asked_before(own, m, i)) {
+    if (was_deleted(tombstones_, disk_name(tenant, want.key), want)) {
+      release(*own, {});  // its client, which asks again, has not seen this grant
+    } else if (replica_count(*own) <= replicas && !grants_.over(*own, now)) {
+      grants_.renew(*own, now);
+      tell_grant(*own, put, answer);
+      return Tried::kAnswered;
+    }
   }
+  answer.outcome = may_begin(m, want, tenant, now);
   if (!answer.outcome.ok()) return Tried::kAnswered;
   const bool hopeless =
       rebuild_.over(now) && members_.capacity() > 0 && want.bytes > members_.largest();
@@ -182,10 +186,8 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   if (m.promote) ++totals_.promotions;
   Object& object = table_.insert(tenant, want.key);
   object.bytes = want.bytes;
-  object.until = now;
   object.promoted = m.promote;
-  nonce_of(object) = item_nonce(m, i);
-  writing_.push_back(object.self);
+  grants_.begin(object, item_nonce(m, i), now);
   const Generation generation = next_generation();
   for (Replica& r : at) {
     r.generation = generation;
@@ -274,6 +276,11 @@ void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool 
     std::iota(put.open.begin(), put.open.end(), size_t{0});
   }
   put.demand = 0;
+  if (grants_.given_up(m.nonce)) {
+    for (const size_t i : std::exchange(put.open, {}))
+      put.reply.items[i].outcome = outcome(Code::kStale, "its client gave it up: put it again");
+    return;
+  }
   std::erase_if(put.open, [&](size_t i) {
     const Tried tried = start_put(m, put, tenant, i, last_try, now);
     // No mounted node could hold the value: evict nothing, and wait for further nodes.

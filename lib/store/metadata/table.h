@@ -34,13 +34,13 @@ struct Object {
   Generation generation;  // of the first replica
   uint64_t bytes = 0;
   uint64_t checksum = 0;     // in kWriting the nonce of its put
-  Time until = Time::min();  // the end of its lease; during a put, its start
+  Time until = Time::min();  // the end of its lease; during a put, when its client asked
   char* key_data = nullptr;  // the table's
   Member* node = nullptr;    // the first replica
   Id range = kNoId;
   Id self = kNoId;
   Link queue;                      // the eviction queue; during a put, that of puts by age
-  Link leases;                     // by end
+  Link leases;                     // by end; in kWriting the time of its first grant
   Id left = kNoId, right = kNoId;  // in the order by key; while it waits for sort(), its neighbours
   Id chain = kNoId;                // of its bucket
   uint32_t hash = 0;

@@ -159,7 +159,10 @@ struct PutRevoke {  // rolls back; the writer promises not to write any more; id
   using Reply = Outcomes;
   std::vector<PutClaim> items;
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.items), m.tenant); }
+  // If not 0: that of a put-start whose sender got no answer. `items` has its keys, in order, and
+  // no generations. One that comes later is refused (kStale), as tables remember it.
+  uint64_t nonce = 0;
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.items), m.tenant, m.nonce); }
 };
 
 // ---- gets

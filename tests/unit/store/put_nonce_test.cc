@@ -35,6 +35,19 @@ std::vector<NodeId> nodes_of(const PutStarted& reply, size_t item = 0) {
   return out;
 }
 
+// Of a client that gave up before any answer came.
+void give_up(FakeCluster& c, const PutStart& m) {
+  PutRevoke revoke;
+  revoke.nonce = m.nonce;
+  revoke.tenant = m.tenant;
+  for (const PutWant& want : m.items) revoke.items.push_back({want.key, {}, 0});
+  const auto reply = c.master->handle(revoke, c.now);
+  REQUIRE(reply);
+  CHECK(reply->items.size() == m.items.size());
+  for (const Outcome& item : reply->items) CHECK(item.ok());
+  c.pump();
+}
+
 Code code_of(const PutGrant& grant) { return Code{grant.outcome.code}; }
 
 }  // namespace
@@ -147,6 +160,55 @@ TEST_CASE("a put whose client asks again has its whole time from then on, one di
   CHECK(Code{c.end("slow", slow.generation).code} == Code::kStale);
 }
 
+TEST_CASE("a put-start that is repeated for ever holds its key for two put-discards at most") {
+  for (const Duration pause : {Duration(20s), Duration(300us)}) {  // whole milliseconds, and parts
+    FakeCluster c;
+    c.add("n", 64 * kMiB);
+    const PutGrant first = c.grant(with_nonce(77), "k", 1000);
+    const Time granted = c.now;
+    REQUIRE(c.grant(with_nonce(78), "other", 1000).outcome.ok());
+    if (pause < 1s)
+      for (int i = 0; i < 50'000; ++i) {  // takes 15 s
+        c.now += pause;
+        (void)c.grant(with_nonce(77), "k", 1000);
+      }
+    while (c.now < granted + 40s) {
+      c.run_until(c.now + 10s);
+      CHECK(is_same(first, c.grant(with_nonce(77), "k", 1000)));
+    }
+    c.run_until(granted + 2 * c.options_used.put_discard);
+    CHECK(c.master->totals().puts_discarded == 2);
+    CHECK(c.stat().writing == 0);
+    const PutGrant anew = c.grant(with_nonce(79), "k", 1000);
+    REQUIRE(anew.outcome.ok());
+    CHECK(c.end("k", anew.generation).ok());
+    CHECK(c.get("k").outcome.ok());
+    CHECK(Code{c.end("k", first.generation).code} == Code::kStale);
+  }
+}
+
+TEST_CASE("a retry that finds its object removed meanwhile leaves no grant of its own behind") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant stored = c.grant(with_nonce(77), "k", 1000);
+  REQUIRE(c.end("k", stored.generation).ok());  // the answer is lost
+  REQUIRE(c.remove("k")->ok());
+  // Of the next round too, whose first put-start comes before another removal.
+  const PutGrant anew = c.grant(with_nonce(78), "other", 1000, stored.generation);
+  REQUIRE(anew.outcome.ok());
+  REQUIRE(c.remove("other"));
+  CHECK(code_of(c.grant(with_nonce(78), "other", 1000, stored.generation)) == Code::kExists);
+  CHECK(c.stat().writing == 0);
+  CHECK(c.stat().tenants[0].used == 0);
+  CHECK(Code{c.end("other", anew.generation).code} == Code::kStale);
+  CHECK(c.put("other", 1000) == kDone);
+  // Another's grant stays.
+  const PutGrant others = c.grant(with_nonce(80), "k", 1000);
+  REQUIRE(others.outcome.ok());
+  CHECK(code_of(c.grant(with_nonce(81), "k", 1000, stored.generation)) == Code::kExists);
+  CHECK(c.end("k", others.generation).ok());
+}
+
 TEST_CASE("a key that a batch has twice is granted once, however often the batch is sent") {
   FakeCluster c;
   c.add("n", 64 * kMiB);
@@ -236,6 +298,89 @@ TEST_CASE("a put-end that is sent again after a removal does not put the value a
   CHECK(Code{c.end("k", g.generation).code} == Code::kStale);
   CHECK(code_of(c.grant(with_nonce(78), "k", 1000, g.generation)) == Code::kExists);
   CHECK_FALSE(c.has("k"));
+}
+
+TEST_CASE(
+    "a put that its client gave up by its nonce leaves its keys free, and nothing of others") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  PutStart m = with_nonce(77, 2);
+  m.items = {{"k", 1000}, {"of another", 1000}, {"l", 2000}, {"stored", 10}};
+  m.tenant = "t";
+  PutStart other = with_nonce(1000);
+  other.tenant = "t";
+  const PutGrant others = c.grant(other, "of another", 1000);
+  REQUIRE(c.put(other, "stored", 10) == kDone);
+  const PutStarted lost = reply_to(c, m);
+  REQUIRE(lost.items[0].outcome.ok());
+  REQUIRE(lost.items[2].outcome.ok());
+  CHECK(c.stat().writing == 3);
+  for (int i = 0; i < 2; ++i) {  // sent again, it does the same
+    give_up(c, m);
+    CHECK(c.stat().writing == 1);
+  }
+  CHECK(Code{c.end("k", lost.items[0].generation, 1, "t").code} == Code::kStale);
+  PutStart next = with_nonce(1002);
+  next.tenant = "t";
+  CHECK(c.put(next, "k", 1000) == kDone);
+  CHECK(c.put(next, "l", 1000) == kDone);
+  CHECK(c.end("of another", others.generation, 1, "t").ok());
+  CHECK(c.stat().tenants[1].objects == 4);
+  give_up(c, m);  // late: what was put since stays
+  CHECK(c.stat().tenants[1].objects == 4);
+}
+
+TEST_CASE("a put-start that comes behind its own revocation is granted nothing") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  PutStart m = with_nonce(77);
+  m.items = {{"k", 1000}, {"l", 1000}};
+  give_up(c, m);
+  for (int i = 0; i < 2; ++i)
+    for (const PutGrant& grant : reply_to(c, m).items) CHECK(code_of(grant) == Code::kStale);
+  CHECK(c.stat().writing == 0);
+  CHECK(c.put("k", 1000) == kDone);
+  // Others are not refused, nor is one without a nonce.
+  give_up(c, PutStart{});
+  CHECK(c.grant(with_nonce(78), "l", 1000).outcome.ok());
+  CHECK(c.grant(with_nonce(0), "old", 1000).outcome.ok());
+}
+
+TEST_CASE("a put that waits for space and is given up waits no more, and evicts nothing") {
+  FakeCluster c;
+  c.add("n", 4 * kPage);
+  REQUIRE(c.put("full", 3 * kPage) == kDone);
+  REQUIRE(c.get("full").outcome.ok());  // leased
+  PutStart m = with_nonce(77);
+  m.items = {{"fits", kPage}, {"waits", 3 * kPage}};
+  m.wait_ms = 60'000;
+  std::optional<PutStarted> reply;
+  c.master->handle(m, c.now, [&](const Result<PutStarted>& r) { reply = *r; });
+  REQUIRE_FALSE(reply);
+  give_up(c, m);
+  REQUIRE(reply);
+  CHECK(code_of(reply->items[1]) == Code::kStale);
+  CHECK(c.stat().writing == 0);
+  c.run_until(c.now + 11s);  // the lease is over
+  CHECK(c.has("full"));
+  CHECK(c.stat().evicted_objects == 0);
+}
+
+TEST_CASE("nonces of puts that were given up are kept for a put-discard, so many at most") {
+  Table table;
+  Grants grants(table.slab(), 30s);
+  for (uint64_t nonce = 1; nonce <= Grants::kGivenUpMax; ++nonce) grants.give_up(nonce, t0);
+  CHECK(grants.given_up(1));
+  grants.give_up(1, t0);
+  CHECK(grants.given_up(2));
+  grants.give_up(UINT64_MAX, t0 + 1s);
+  CHECK_FALSE(grants.given_up(1));
+  CHECK(grants.given_up(2));
+  grants.give_up(UINT64_MAX - 1, t0 + 31s);
+  CHECK_FALSE(grants.given_up(2));
+  CHECK(grants.given_up(UINT64_MAX));
+  CHECK_FALSE(grants.given_up(0));
 }
 
 TEST_CASE("a put-start of an older client has no nonce") {
