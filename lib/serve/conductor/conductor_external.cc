@@ -114,12 +114,14 @@ std::string error_text(const std::string& why) {
 // False: it is too long. In the place of a refusal stands an error then.
 bool hold_back(EngineExchange& e, std::string_view chunk) {
   if (e.status != 503 && (e.status >= 500 || e.status / 100 == 3)) return true;  // no one gets it
+  if (e.too_long) return false;
   const size_t most = e.status == 200 ? kKvAnswerMax : kHeldMax;
   if (e.held.size() + chunk.size() <= most) {
     e.held.append(chunk);
     return true;
   }
-  e.held.clear();
+  e.too_long = true;
+  std::string().swap(e.held);
   if (e.status == 200) return false;
   e.type = "application/json";
   e.held = error_text(strf("external engine %s: its answer, with status %d, is over %s",

@@ -21,6 +21,7 @@ struct EngineExchange {
   http::Client::Id http = 0;
   int status = 0;
   std::string type = {}, held = {};  // of the answer; what of it does not pass as it comes
+  bool too_long = false;             // what does not pass: none of it is kept
   std::string retry_after = {};      // where it is full
   telemetry::OpenSpan span = {};
   bool streams() const { return type.starts_with("text/event-stream"); }

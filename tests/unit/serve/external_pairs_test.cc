@@ -126,6 +126,26 @@ TEST_CASE("a pair's first answer of any length is read to its end where it hands
   m.check_idle();
 }
 
+TEST_CASE("the end of a pair's first answer of over 8 MiB is not taken for all of it") {
+  PairSite m("concurrent", patient());
+  m.p->connector = false;
+  m.p->padding = 12 << 20;
+  m.d->hang = true;
+  Mixed::Answer r;
+  m.send("/v1/completions", prompt_with(R"(,"stream":true)"), r);
+  REQUIRE(until(m.loop, [&] { return m.p->held.size() == 1 && m.d->held.size() == 1; }));
+  CHECK(m.conductor->external().find("p")->ledger.tokens() > 0);
+  m.p->held[0].write(R"({"usage":{"prompt_tokens_details":{"cached_tokens":5}}})");
+  m.p->held[0].end();
+  REQUIRE(until(m.loop, [&] { return m.conductor->external().find("p")->ledger.tokens() == 0; }));
+  m.d->held[0].write("data: [DONE]\n\n");
+  m.d->held[0].end();
+  REQUIRE(until(m.loop, [&] { return r.done; }));
+  CHECK(r.status == 200);
+  CHECK(r.headers.at("x-mc-cached-tokens") == "0");
+  m.check_idle();
+}
+
 TEST_CASE("the first half of a pair computes one token, whatever the API calls them") {
   PairSite m("sequential");
   const std::string rest = R"(,"max_output_tokens":7})";
