@@ -27,9 +27,10 @@ constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a reques
 constexpr size_t kUnreadMax = 256 * 1024;     // bytes of answers not taken: no further request then
 constexpr int kUnsentMax = 128 * 1024;        // bytes that a socket takes beyond what is on its way
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
+constexpr int kPaceLooks = 20;                 // in each window of an answer's rate
 
-event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
-  event* const made = event_new(thread.base(), -1, 0, call, self);
+event* event_of(const EventThread& thread, event_callback_fn call, void* self, short kind = 0) {
+  event* const made = event_new(thread.base(), -1, kind, call, self);
   MC_CHECK(made != nullptr);
   return made;
 }
@@ -97,7 +98,8 @@ struct Connections::Conn final : Parser::Events {
         timer(event_new(o.thread_.base(), -1, 0, on_timer, this)),
         parser(Parser::Role::kRequest, o.options_.header_max, *this),
         peer(from),
-        pace(static_cast<uint64_t>(o.options_.body_rate_min)) {
+        pace(static_cast<uint64_t>(o.options_.body_rate_min)),
+        client(AnswerPace(o.options_.answer_rate_min.n, o.options_.answer_rate_time)) {
     slot.connection = rest.connection = this;
     owner.slots_.opened(slot, peer.substr(0, peer.rfind(':')));
     MC_CHECK(bev != nullptr && timer != nullptr);
@@ -222,16 +224,36 @@ struct Connections::Conn final : Parser::Events {
   }
   // Bytes of a new connection wait in its socket.
   bool unread() const { return !heard && bytes_wait(bufferevent_getfd(bev)); }
-  static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
+  // Closes who takes answers too slowly.
+  static void on_pace(int, short, void* self) {
+    Connections& all = *static_cast<Connections*>(self);
+    const Time now = all.thread_.now();
+    std::vector<Conn*> slow;
+    for (auto& [conn, owned] : all.conns_)
+      if (conn->buffered() > 0 && !conn->client.keeps(bufferevent_getfd(conn->bev), now))
+        slow.push_back(conn);
+    for (Conn* const conn : slow) {
+      log_warn("http", "%s is closed: it took less than %s a second of its answers for %s",
+               conn->peer.c_str(), bytes_text(all.options_.answer_rate_min.n).c_str(),
+               to_text(all.options_.answer_rate_time).c_str());
+      all.drop(*conn);
+    }
+  }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
     of(self).owner.untaken += change->n_added - change->n_deleted;
-    if (change->n_deleted > 0) of(self).client.wrote();
+    if (change->n_deleted > 0) of(self).client.wrote(change->n_deleted);
+    if (evbuffer_get_length(buffer) == 0) of(self).client.pace.caught_up();
     if (!of(self).flow) return;
     of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
     of(self).owner.look_taken(of(self));
   }
 };
 
+Connections::~Connections() {
+  conns_.clear();
+  event_free(events_.flush);
+  event_free(events_.pace);
+}
 Connections::Connections(EventThread& thread, const ServerOptions& options, Callbacks callbacks)
     : thread_(thread),
       options_(options),
@@ -239,10 +261,9 @@ Connections::Connections(EventThread& thread, const ServerOptions& options, Call
       listeners_(thread, [this](int fd, const std::string& peer) { accept(fd, peer); }),
       slots_(limits_of(options)),
       lingering_(lingering_of(options)),
-      flush_event_(event_of(thread, on_flush, this)) {}
-Connections::~Connections() {
-  conns_.clear();
-  event_free(flush_event_);
+      events_{event_of(thread, on_flush, this), event_of(thread, Conn::on_pace, this, EV_PERSIST)} {
+  const timeval look = to_timeval(options_.answer_rate_time / kPaceLooks);
+  event_add(events_.pace, &look);
 }
 
 Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
@@ -262,10 +283,10 @@ Result<> Connections::listen_at(const std::string& path) { return listeners_.lis
 bool Connections::make_room() {
   const bool full = conns_.size() >= size_t{options_.connections_max} + kRefusalsMax;
   const auto* const slot = slots_.oldest([full](const ConnectionSlots::Slot& s) {
-    const Conn& conn = Conn::of_slot(s);
+    const Conn& conn = Conn::of(s.connection);
     return (conn.refuse_all && !full) || conn.unread();
   });
-  if (slot != nullptr) drop(Conn::of_slot(*slot));
+  if (slot != nullptr) drop(Conn::of(slot->connection));
   return slot != nullptr || !full;
 }
 
@@ -273,8 +294,8 @@ bool Connections::make_room() {
 void Connections::hold(Conn& conn) {
   slots_.unfinished(conn.slot);
   const auto* const slot = slots_.over_limit(
-      conn.slot, [](const ConnectionSlots::Slot& s) { return Conn::of_slot(s).unread(); });
-  if (slot != nullptr) drop(Conn::of_slot(*slot));
+      conn.slot, [](const ConnectionSlots::Slot& s) { return Conn::of(s.connection).unread(); });
+  if (slot != nullptr) drop(Conn::of(slot->connection));
 }
 
 void Connections::accept(int fd, const std::string& peer) {
@@ -396,7 +417,7 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last, bool kee
   conn.flow->buffered = conn.output();
   conn.flow->queued -= size;
   if (!std::exchange(conn.flushing, true)) {
-    if (unsent_.empty()) event_active(flush_event_, 0, 0);
+    if (unsent_.empty()) event_active(events_.flush, 0, 0);
     unsent_.push_back(&conn);
   }
   if (!last) return;
@@ -410,10 +431,11 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last, bool kee
 
 void Connections::on_flush(int, short, void* self) {
   Connections& c = *static_cast<Connections*>(self);
-  for (size_t i = 0; i < c.unsent_.size(); ++i)
+  for (size_t i = 0; i < c.unsent_.size(); ++i) {
     if (c.unsent_[i] != nullptr) c.flush(*c.unsent_[i]);
+    while (c.untaken > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
+  }
   c.unsent_.clear();
-  while (c.untaken > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
 }
 
 // The client that has left most unread.
@@ -434,8 +456,10 @@ void Connections::flush(Conn& conn) {
   if (conn.buffered() == 0 && !rest.empty()) {
     const auto n =
         ::send(bufferevent_getfd(conn.bev), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) conn.client.wrote();
-    if (n > 0) rest.remove_prefix(static_cast<size_t>(n));  // the buffer reports an error again
+    if (n > 0) {  // else the buffer reports the error again
+      conn.client.wrote(static_cast<size_t>(n));
+      rest.remove_prefix(static_cast<size_t>(n));
+    }
   }
   const std::string taken = std::exchange(conn.out, {});
   if (!rest.empty()) conn.write(std::string_view(taken).substr(taken.size() - rest.size()));

@@ -104,7 +104,9 @@ class Connections {
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
   // What is sent in one batch of tasks goes out together, at the batch's end.
   std::vector<Conn*> unsent_;  // null: dropped meanwhile
-  event* flush_event_ = nullptr;
+  struct {
+    event *flush, *pace;
+  } events_;
 };
 
 }  // namespace mc::http

@@ -9,11 +9,14 @@
 //
 // ServerOptions has the limits (body, header, connections, queue). The server answers a request
 // over one with 413, 431 or 503, and the handler never sees it. Memory is bounded: headers by
-// connections_max * header_max, bodies by bodies_max in all, answers by answers_max. A client that
+// connections_max * header_max, bodies by bodies_max in all, answers by answers_max and what one
+// client is sent at once: above it the client that left most is closed. A client that
 // reads nothing is closed after idle_timeout, or a quarter of it later; so is one whose next head
 // is not complete that long after its last answer, and one whose body brings less than
-// body_rate_min in any idle_timeout. Clients that never finish a request take no more than their
-// slots: the oldest gives way (http/slots.h). /live is answered even when all slots are taken.
+// body_rate_min in any idle_timeout, or who takes less than answer_rate_min of its answers in any
+// answer_rate_time in which some wait for it. Clients that never finish a request take no more than
+// their slots: the oldest gives way (http/slots.h). /live is answered even when all slots are
+// taken.
 //
 // Thread: the loop's.
 #pragma once
@@ -93,6 +96,10 @@ struct ServerOptions {
   uint32_t queue_max = 4096;                // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
   Bytes body_rate_min{10'000};  // a second
+  // Also a second, of what a client's system takes. A window that is full opens again in steps, of
+  // 64 KiB where packets are so large, so that shorter times would say little.
+  Bytes answer_rate_min{240};
+  Duration answer_rate_time = std::chrono::minutes(5);
   // A client that ended its sending side may still read: it counts as gone when it took no byte for
   // so long, and none waits for it.
   Duration half_closed_time = std::chrono::milliseconds(250);

@@ -102,7 +102,7 @@ TEST_CASE("a client that takes nothing is closed, though its answer waits for it
 // Sockets hold so much that they ask for more only now and then.
 TEST_CASE("a client that takes bytes all the time is not closed, however few they are") {
   ServerOptions options;
-  options.idle_timeout = 4s;
+  options.idle_timeout = options.answer_rate_time = 4s;
   Fixture f(options);
   auto c = f.asked();
   c.small_buffer();

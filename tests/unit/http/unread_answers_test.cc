@@ -1,10 +1,18 @@
 // What clients leave unread.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <future>
+#include <memory>
+#include <thread>
+
+#include "http/pace.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;
 using namespace mc::http;
+using namespace std::chrono_literals;
 
 TEST_CASE("answers that clients leave unread are bounded in all: who left most is closed") {
   SteadyClock clock;
@@ -30,4 +38,123 @@ TEST_CASE("answers that clients leave unread are bounded in all: who left most i
   seen[0].write("still here");
   CHECK(patient.wait_for("still here"));
   CHECK_FALSE(seen[1].gone());
+}
+
+TEST_CASE("answers that are written at once are never more than the bound, but for one of them") {
+  constexpr size_t kOne = 2 << 20, kAll = 16 << 20;
+  SteadyClock clock;
+  io::Loop loop(clock);
+  std::vector<Exchange> seen;
+  std::promise<void> written;
+  ServerOptions options;
+  options.answers_max = Bytes{kAll};
+  options.refusal = [done = written.get_future().share()](int, const std::string&) {
+    done.wait();  // the server's thread waits with it
+    return Page{"text/plain", "no\n"};
+  };
+  const auto server =
+      Server::open(loop, "127.0.0.1:0", options, [&](Exchange x) { seen.push_back(std::move(x)); });
+  REQUIRE(server);
+  using http::testing::RawClient;
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (size_t i = 0; i < 40; ++i) {
+    auto& client = *clients.emplace_back(std::make_unique<RawClient>(loop, (*server)->address()));
+    client.small_buffer();
+    client.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    REQUIRE(http::testing::wait_until(loop, [&] { return seen.size() > i; }));
+    seen.back().start(200, "text/plain");
+  }
+  RawClient rude(loop, (*server)->address());
+  rude.send("not HTTP\r\n\r\n");
+  for (const Exchange& x : seen) x.write(std::string(kOne, 'x'));
+  std::atomic<size_t> most{0};
+  std::atomic<bool> over{false};
+  std::thread looks([&] {
+    while (!over) most = std::max(most.load(), (*server)->unread());
+  });
+  written.set_value();
+  const bool closed = http::testing::wait_until(loop, [&] {
+    const auto gone =
+        std::count_if(seen.begin(), seen.end(), [](const Exchange& x) { return x.gone(); });
+    return gone >= 25 && (*server)->unread() <= kAll;
+  });
+  over = true;
+  looks.join();
+  CHECK(closed);
+  CHECK(most > kAll / 2);
+  CHECK(most <= kAll + 2 * kOne);
+  CHECK((*server)->unread() > kAll / 2);  // those that are left have their place
+}
+
+TEST_CASE(
+    "a client that takes too little in a whole window is too slow, however fast it was before") {
+  AnswerPace pace(240, 5min);
+  Time now{};
+  uint64_t left = 0;
+  // Some bytes are taken, and as many written, for so many looks of 15 s.
+  const auto takes = [&](uint64_t bytes, int looks) {
+    bool kept = pace.keeps(left, now);
+    for (int i = 0; i < looks; ++i) {
+      pace.wrote(bytes);
+      kept = pace.keeps(left, now += 15s) && kept;
+    }
+    return kept;
+  };
+  pace.wrote(left = 256 << 10);
+  CHECK(takes(240 * 15, 100));
+  SUBCASE("a little less is too little") { CHECK_FALSE(takes(239 * 15, 40)); }
+  SUBCASE("in steps it is the same") {
+    for (int i = 0; i < 5; ++i) {
+      CHECK(takes(0, 19));
+      CHECK(takes(240 * 300, 1));
+    }
+    CHECK_FALSE(takes(0, 40));
+  }
+  SUBCASE("bytes that stay in its socket are not taken") {
+    for (int i = 0; i < 19; ++i) CHECK(pace.keeps(left += 240 * 15, now += 15s));
+    pace.wrote(20 * 240 * 15);
+    CHECK_FALSE(pace.keeps(left += 240 * 15, now += 15s));
+  }
+  SUBCASE("who has taken all begins anew") {
+    for (int i = 0; i < 5; ++i) {
+      CHECK(takes(0, 19));
+      pace.caught_up();
+    }
+  }
+  SUBCASE("a process that stood still takes nobody for slow") {
+    for (int i = 0; i < 5; ++i) {
+      CHECK(takes(0, 18));
+      CHECK(pace.keeps(left, now += 10min));
+    }
+    CHECK_FALSE(takes(0, 20));
+  }
+}
+
+TEST_CASE("a client that takes its answer too slowly is closed, and others are not") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  std::vector<Exchange> seen;
+  ServerOptions options;
+  options.answer_rate_min = Bytes{1 << 30};
+  options.answer_rate_time = 400ms;
+  const auto server =
+      Server::open(loop, "127.0.0.1:0", options, [&](Exchange x) { seen.push_back(std::move(x)); });
+  REQUIRE(server);
+  using http::testing::RawClient;
+  RawClient fast(loop, (*server)->address()), slow(loop, (*server)->address());
+  slow.small_buffer();
+  for (RawClient* client : {&fast, &slow}) {
+    const size_t before = seen.size();
+    client->send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    REQUIRE(http::testing::wait_until(loop, [&] { return seen.size() > before; }));
+    seen.back().start(200, "text/plain");
+  }
+  seen[0].write("all of it");
+  seen[1].write(std::string(32 << 20, 'x'));
+  CHECK(http::testing::wait_until(loop, [&] {
+    (void)slow.take(1000);
+    return seen[1].gone();
+  }));
+  CHECK(fast.wait_for("all of it"));
+  CHECK_FALSE(seen[0].gone());
 }
