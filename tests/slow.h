@@ -2,6 +2,7 @@
 // must meet is a multiple of it; tests/common.inc has the same for scripts.
 #pragma once
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 namespace mc {
@@ -17,6 +18,18 @@ inline constexpr int kSlow = 1;
 #else
 inline constexpr int kSlow = 1;
 #endif
+
+#if defined(__SANITIZE_THREAD__)  // g++, which builds for it
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
+// Of kernels, formats and sizes that must agree on numbers: how many to try. One shows the thread
+// sanitizer what the threads of all do; the other builds try all.
+constexpr size_t enough_for_races(size_t all, size_t enough = 1) {
+  return kThreadSanitizer ? std::min(all, enough) : all;
+}
 
 // Of random cases that compute, and wait for nothing: all, or a fifth of them under sanitizers.
 constexpr uint64_t fewer(uint64_t cases) {

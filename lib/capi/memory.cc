@@ -7,7 +7,21 @@ using namespace mc;
 
 namespace {
 
-std::string location_or_any(const char* location) { return location == nullptr ? "*" : location; }
+// Fills *out with the memory that make(writable, location) returns.
+template <class Make>
+mc_code new_memory(mc_engine* engine, const char* location, unsigned flags, mc_memory** out,
+                   const Make& make) {
+  return capi::guarded(engine, [&]() -> Result<> {
+    MC_TRY_(capi::need(out, "out"));
+    auto m = std::make_unique<mc_memory>();
+    const std::string at = location == nullptr ? "*" : location;
+    MC_TRY_(engine->devices.know(*engine->engine, engine->clock, at));
+    m->writable = (flags & MC_WRITABLE) != 0;
+    MC_TRY(m->memory, make(m->writable, at));
+    *out = m.release();
+    return {};
+  });
+}
 
 }  // namespace
 
@@ -47,30 +61,15 @@ mc_code mc_memory_kind(mc_engine* engine, const void* address, char location[32]
 
 mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const char* location,
                            unsigned flags, mc_memory** out) {
-  return capi::guarded(engine, [&]() -> Result<> {
-    MC_TRY_(capi::need(out, "out"));
-    auto m = std::make_unique<mc_memory>();
-    const std::string at = location_or_any(location);
-    MC_TRY_(engine->devices.know(*engine->engine, engine->clock, at));
-    m->writable = (flags & MC_WRITABLE) != 0;
-    MC_TRY(m->memory, engine->engine->register_memory({static_cast<std::byte*>(address), bytes},
-                                                      m->writable, at));
-    *out = m.release();
-    return {};
+  return new_memory(engine, location, flags, out, [&](bool writable, const std::string& at) {
+    return engine->engine->register_memory({static_cast<std::byte*>(address), bytes}, writable, at);
   });
 }
 
 mc_code mc_memory_allocate_at(mc_engine* engine, size_t bytes, const char* location, unsigned flags,
                               mc_memory** out) {
-  return capi::guarded(engine, [&]() -> Result<> {
-    MC_TRY_(capi::need(out, "out"));
-    auto m = std::make_unique<mc_memory>();
-    const std::string at = location_or_any(location);
-    MC_TRY_(engine->devices.know(*engine->engine, engine->clock, at));
-    m->writable = (flags & MC_WRITABLE) != 0;
-    MC_TRY(m->memory, engine->engine->allocate(bytes, m->writable, at));
-    *out = m.release();
-    return {};
+  return new_memory(engine, location, flags, out, [&](bool writable, const std::string& at) {
+    return engine->engine->allocate(bytes, writable, at);
   });
 }
 
@@ -80,15 +79,11 @@ mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_m
 
 mc_code mc_memory_register_file(mc_engine* engine, const char* path, uint64_t bytes, unsigned flags,
                                 mc_memory** out) {
-  return capi::guarded(engine, [&]() -> Result<> {
-    MC_TRY_(capi::need(path, "path"));
-    MC_TRY_(capi::need(out, "out"));
-    auto m = std::make_unique<mc_memory>();
-    m->writable = (flags & MC_WRITABLE) != 0;
-    MC_TRY(m->memory, engine->engine->register_file(path, bytes, m->writable));
-    *out = m.release();
-    return {};
-  });
+  return new_memory(engine, nullptr, flags, out,
+                    [&](bool writable, const std::string&) -> Result<xfer::Memory> {
+                      MC_TRY_(capi::need(path, "path"));
+                      return engine->engine->register_file(path, bytes, writable);
+                    });
 }
 
 void* mc_memory_data(const mc_memory* memory) {

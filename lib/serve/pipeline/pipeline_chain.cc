@@ -48,6 +48,8 @@ void PipelineChain::begin() {
   m.first_layer = config_.first_layer;
   m.others.assign(config_.stages.begin() + 1, config_.stages.end());
   m.release = wire::this_release();
+  m.head = config_.seed;
+  m.beginning = begun_;
   asking_ = true;
   link_->call<PipelineOpen>(m, config_.patience, [this](const Result<PipelineOpened>& reply) {
     asking_ = false;

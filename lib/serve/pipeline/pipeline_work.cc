@@ -105,7 +105,7 @@ void PipelineWorker::send(const WorkPtr& work, size_t first, size_t last, uint64
 template <class M>
 void PipelineWorker::pass_on(const WorkPtr& work, const M& message) {
   M on = message;
-  on.pipeline = pipeline_;
+  on.pipeline = last_.pipeline;
   ++work->parts;
   next_->call<M>(on, config_.work, [this, work](const Result<PipelineDone>& reply) {
     if (!reply) {

@@ -72,7 +72,7 @@ void PipelineWorker::on(void (PipelineWorker::*handler)(const M&,
   server_.on_later<M>(
       [this, handler](const M& m, const rpc::Call&, const rpc::Reply<typename M::Reply>& reply) {
         if constexpr (!std::is_same_v<M, PipelineOpen>)
-          if (m.pipeline != pipeline_)
+          if (m.pipeline != last_.pipeline)
             return reply.error({Code::kStale, "this stage serves another pipeline now"});
         (this->*handler)(m, reply);
       });
@@ -104,6 +104,8 @@ Result<> PipelineWorker::check(const PipelineOpen& m) const {
   const cost::ModelSpec& s = engine_.spec();
   MC_TRY_(wire::check_release("the head", m.release, "this stage"));
   if (draining_) return fail(Code::kBusy, "this stage is draining");
+  if (m.head != 0 && m.head == last_.head && m.beginning < last_.number)
+    return fail(Code::kStale, "the head has begun again since this stage-open was sent");
   if (m.fingerprint != config_.fingerprint)
     return fail(Code::kInvalid, "this stage serves '%s', the head '%s'",
                 config_.fingerprint.c_str(), escape(m.fingerprint).c_str());
@@ -124,19 +126,19 @@ Result<> PipelineWorker::check(const PipelineOpen& m) const {
 
 void PipelineWorker::open_pipeline(const PipelineOpen& m, const rpc::Reply<PipelineOpened>& reply) {
   if (const auto fits = check(m); !fits) return reply.error(fits.error());
-  pipeline_ = 0;
+  last_ = {0, m.head, m.beginning};
   next_.reset();
   jobs_.clear();
   if (busy_ > 0)
     return reply.error({Code::kBusy, "work of an earlier pipeline still runs: retry later"});
   if (m.others.empty()) {
-    pipeline_ = m.pipeline;
+    last_.pipeline = m.pipeline;
     return reply(PipelineOpened{1, wire::this_release()});
   }
   auto link = PipelineLink::open(loop_, m.others.front());
   if (!link) return reply.error(link.error());
   next_ = std::move(*link);
-  pipeline_ = m.pipeline;
+  last_.pipeline = m.pipeline;
   PipelineOpen on = m;
   on.first_layer += engine_.spec().layers;
   on.others.erase(on.others.begin());
@@ -348,7 +350,7 @@ Json PipelineWorker::state() const {
           {"stage", config_.stage + 1},
           {"first_layer", engine_.spec().first_layer},
           {"layers", engine_.spec().layers},
-          {"in_pipeline", pipeline_ != 0},
+          {"in_pipeline", last_.pipeline != 0},
           {"requests", jobs_.size()},
           {"busy", busy_}};
 }

@@ -70,6 +70,10 @@ class PipelineWorker {
     bool reachable = false;  // its decode worker
   };
   using JobPtr = std::shared_ptr<Job>;
+  struct Beginning {
+    uint64_t pipeline = 0;  // 0: none has begun
+    uint64_t head = 0, number = 0;
+  };
   struct Work {  // a PipelineBegin or a PipelineChunk, until it is done
     JobPtr job;
     rpc::Reply<PipelineDone> reply;
@@ -113,7 +117,7 @@ class PipelineWorker {
   const Timing timing_;
   const std::shared_ptr<WorkerCore> core_;
   rpc::Server& server_;
-  uint64_t pipeline_ = 0;  // 0: none has begun
+  Beginning last_;  // what stage-open said last
   bool draining_ = false;
   uint32_t busy_ = 0;  // uses of blocks here
   std::map<std::string, JobPtr> jobs_;

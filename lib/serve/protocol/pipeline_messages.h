@@ -41,9 +41,11 @@ struct PipelineOpen {
   uint32_t first_layer = 0;         // that is to be the receiver's
   std::vector<std::string> others;  // control addresses of the stages after the receiver
   wire::Release release;            // of the head
+  uint64_t head = 0;                // differs in each head process; 0: it does not say
+  uint64_t beginning = 0;           // of that head, counted from 1: a late one is refused
   static void fields(auto& a, auto& m) {
     a(m.pipeline, m.fingerprint, m.blocks, m.first_layer, wire::at_most<kStagesMax>(m.others),
-      m.release);
+      m.release, m.head, m.beginning);
   }
 };
 

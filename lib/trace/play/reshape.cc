@@ -68,6 +68,9 @@ Result<std::vector<TraceRequest>> stretch(const std::vector<TraceRequest>& recor
     // A repeated whole prompt also shares its partial block, which stays as it is.
     const bool partial = shared > full;
     shared = std::min(shared, full);
+    if (times(shared, by.prefix) > kLengthMax / block)  // before so many are made
+      return fail(Code::kInvalid, "a prompt would have more than %llu tokens",
+                  static_cast<ull>(kLengthMax));
     for (uint64_t i = 0; i < shared; ++i)
       for (uint64_t n = times(i, by.prefix); n < times(i + 1, by.prefix); ++n)
         made.hash_ids.push_back(ids.copy(r.hash_ids[i], n));

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "small_model.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::gpu;
@@ -28,6 +29,7 @@ TEST_CASE("logits and KV are the CPU's bit for bit, in all formats, however a pr
   for (const std::string& kind : device::kinds())
     for (const DType weights : {DType::kF32, DType::kF16, DType::kBf16})
       for (const DType kv_type : {DType::kF32, DType::kF16, DType::kBf16}) {
+        if (kThreadSanitizer && kv_type != weights) continue;
         CAPTURE(kind);
         CAPTURE(model::name(weights));
         CAPTURE(model::name(kv_type));
@@ -192,6 +194,7 @@ TEST_CASE(
   c.hidden = 72;
   for (const std::string& kind : device::kinds())
     for (const DType type : {DType::kF16, DType::kBf16}) {
+      if (kThreadSanitizer && type != DType::kBf16) continue;
       CAPTURE(kind);
       CAPTURE(model::name(type));
       const model::KvLayout layout{type, 16};
@@ -223,6 +226,7 @@ TEST_CASE(
   c.hidden = c.intermediate = 32;
   c.vocab = 40;
   for (const DType kv_type : {DType::kF16, DType::kBf16}) {
+    if (kThreadSanitizer && kv_type != DType::kBf16) continue;
     CAPTURE(model::name(kv_type));
     const model::KvLayout layout{kv_type, 16};
     Both both(device::open_kind("stand-in"), layout, DType::kBf16, c, 7, DType::kBf16);

@@ -10,6 +10,7 @@
 #include "model/kernels/kernels_x86.h"
 #include "model/kernels/scratch.h"
 #include "run.h"
+#include "tests/slow.h"
 
 MC_TARGET_BEGIN("avx512f,avx512dq,avx512bw,avx512vnni,fma")
 
@@ -58,6 +59,7 @@ TEST_CASE("tiles: products of every format have the bits of the plain kernels") 
   ThreadPool one(1), three(3);
   for (const BlockFormat& f : block_formats())
     for (const uint32_t columns : {uint32_t{f.elements}, 3u * f.elements, 768u, 2304u}) {
+      if (kThreadSanitizer && columns > 700) continue;
       CAPTURE(f.name);
       CAPTURE(columns);
       const auto bytes = test::moderate_blocks(f, size_t{kRows} * columns / f.elements);

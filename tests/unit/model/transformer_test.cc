@@ -8,6 +8,7 @@
 #include "model/forward/sampler.h"
 #include "reference.h"
 #include "run.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::model;
@@ -67,6 +68,7 @@ TEST_CASE(
                      .low_freq_factor = 1,
                      .high_freq_factor = 4,
                      .original_context = 64};
+  configs.resize(enough_for_races(configs.size()));
   for (const ModelConfig& c : configs) {
     CAPTURE(c.heads);
     const auto tokens = tokens_of(c.heads, 150, c.vocab);
@@ -117,7 +119,9 @@ const RoundedWay kRoundedWays[] = {{DType::kBf16, DType::kBf16, 0.1},
 TEST_CASE(
     "attention of bf16 and of integers: sets, chunks, blocks and threads give the same bits") {
   ThreadPool one(1), three(3);
-  for (const ModelConfig& c : {small(), small(8, 1, 34), small(4, 2, 64)}) {
+  std::vector<ModelConfig> configs = {small(), small(8, 1, 34), small(4, 2, 64)};
+  configs.resize(enough_for_races(configs.size()));
+  for (const ModelConfig& c : configs) {
     CAPTURE(c.head_dim);
     const auto tokens = tokens_of(8, 130, c.vocab);  // as a whole, 64 rows share a tile
     const Transformer exact = make(c, {DType::kF32, 16}, one);

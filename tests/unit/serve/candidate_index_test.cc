@@ -7,6 +7,7 @@
 #include "cost/model_spec.h"
 #include "io/loop.h"
 #include "serve/conductor/worker_registry.h"
+#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -145,7 +146,7 @@ TEST_CASE("among few workers the same is decided as among all") {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(seed);
       Site s(policy, seed, 80, 20, seed == 2 ? 10 : 0);
-      for (int i = 0; i < 400; ++i) {
+      for (uint64_t i = 0; i < fewer(400); ++i) {
         CAPTURE(i);
         for (uint64_t k = 0; k < 1 + s.random.below(6); ++k) s.step();
         s.pool.put(s.tags[s.random.below(12)],
@@ -178,10 +179,10 @@ TEST_CASE("among few workers the same is decided as among all") {
       }
     }
   }
-  CHECK(few > 5000);
+  CHECK(few > fewer(5000));
   CHECK(pooled > few / 4);
   CHECK(weighed < few * 50);  // of 100
-  CHECK(slow > few / 4);
+  if (kSlow == 1) CHECK(slow > few / 4);  // it takes more than a fifth of the cases
 }
 
 TEST_CASE("few workers are weighed all, and so are they where a policy draws") {

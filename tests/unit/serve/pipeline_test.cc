@@ -495,6 +495,35 @@ TEST_CASE("stages that do not fit, and messages of another pipeline, are refused
             .what.find("--connector pool") != std::string::npos);
 }
 
+// A stage that stood still reads what came on two connections in any order: the head's stage-open
+// that timed out may come after the one that took its place.
+TEST_CASE("an older beginning of the same head is refused, and the newer one lives") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pipeline pipeline(loop, 2, cost::tiny(), dummy);
+  auto client = std::move(*rpc::Client::connect(loop, pipeline.after[0]->server->address()));
+  Pair& pair = *pipeline.pair;
+  PipelineOpen open;
+  open.fingerprint = pipeline.config.fingerprint;
+  open.blocks = pipeline.config.blocks;
+  open.first_layer = 2;
+  open.head = 7;
+  open.beginning = 2;
+  open.pipeline = 22;
+  REQUIRE(pair.call(*client, open));
+  open.beginning = 1;
+  open.pipeline = 21;
+  const auto late = pair.call(*client, open);
+  REQUIRE_FALSE(late);
+  CHECK(late.error().code == Code::kStale);
+  CHECK(late.error().what.find("begun again") != std::string::npos);
+  CHECK(pair.call(*client, PipelineChunk{22, "a", 0, 1, true, {}}).error().code == Code::kNotFound);
+  CHECK(pair.call(*client, PipelineChunk{21, "a", 0, 1, true, {}}).error().code == Code::kStale);
+  open.head = 8;  // another process: its first beginning is newer than any of the last one's
+  open.pipeline = 81;
+  CHECK(pair.call(*client, open));
+}
+
 TEST_CASE("a chunk whose layers have no room in the queue is refused, and leaves nothing") {
   SteadyClock clock;
   io::Loop loop(clock);

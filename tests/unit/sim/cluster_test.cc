@@ -569,7 +569,8 @@ TEST_CASE("policies rank as published on the recorded trace, and caches never ov
     std::printf("skipped: needs conversation_trace.jsonl; set MC_TEST_SHARED\n");
     return;
   }
-  const auto t = trace::read_trace(path, {.limit = 5000});
+  // Under sanitizers a part of it, whose figures say nothing.
+  const auto t = trace::read_trace(path, {.limit = fewer(5000)});
   REQUIRE(t);
   StudyOptions o;
   o.sim.prefill = 6;
@@ -580,8 +581,8 @@ TEST_CASE("policies rank as published on the recorded trace, and caches never ov
   double before = 0;
   for (const Run& r : *runs) {
     CAPTURE(r.setting[0].second);
-    CHECK(r.summary.ok == 5000);
-    CHECK(r.summary.ttft_ms.mean() > before);
+    CHECK(r.summary.ok == fewer(5000));
+    if (kSlow == 1) CHECK(r.summary.ttft_ms.mean() > before);
     before = r.summary.ttft_ms.mean();
   }
 }
