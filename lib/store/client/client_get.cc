@@ -11,6 +11,9 @@
 namespace mc::store {
 namespace {
 
+// Of a call for a part of the keys: longer than a master that rebuilds holds it.
+constexpr Duration kShare = std::chrono::milliseconds(250);
+
 // Whether it takes part in the round of this replica. One whose last replica took too long asks it
 // again: the others of its batch may have further ones, and shares of the time.
 template <class Read>
@@ -171,9 +174,16 @@ std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, 
 }
 
 void Client::get_rounds(std::span<Read> reads, Time deadline, Duration wait) {
+  // Of several chunks, one whose keys the master may not know yet leaves time for the others.
   const auto round = [&](std::span<Read> all, Duration patience) {
-    for (; !all.empty(); all = all.subspan(std::min(kChunk, all.size())))
-      get_round(all.first(std::min(kChunk, all.size())), deadline, patience);
+    const bool several = all.size() > kChunk;
+    for (; !all.empty(); all = all.subspan(std::min(kChunk, all.size()))) {
+      const auto some = all.first(std::min(kChunk, all.size()));
+      const auto shares = static_cast<int64_t>(all.size() / kChunk + 2);  // and one for more rounds
+      const Duration share = std::max((left(deadline) - patience) / shares, kShare);
+      for (Read& r : some) r.share = several ? patience + share : Duration::max();
+      get_round(some, deadline, patience);
+    }
   };
   // Returns whether it picked any.
   const auto again = [&](bool (Read::*picked)() const) {
@@ -199,12 +209,17 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
   question.wait_ms =
       static_cast<uint32_t>(std::clamp<int64_t>(wait / std::chrono::milliseconds(1), 0, 60'000));
   for (const Read& r : reads) question.keys.push_back(r.item->key);
-  auto found = ask(question, deadline, wait);
+  const Duration share = std::min(reads[0].share, left(deadline));
+  const bool part = share < left(deadline);
+  auto found = ask(question, clock_.now() + share, wait);
   if (found && found->items.size() != reads.size())
     found = fail(Code::kCorrupt, "get-replicas: %zu answers to %zu keys", found->items.size(),
                  reads.size());
   if (!found) {
-    for (Read& r : reads) r.answer.set(fail(found.error()));
+    for (Read& r : reads) {
+      r.answer.set(fail(found.error()));
+      r.unsettled = part && r.lost_call();
+    }
     return;
   }
   size_t replicas = 0;

@@ -88,6 +88,7 @@ struct Client::Read {
   bool verified = false;               // its checksum was compared
   bool asked = false;                  // the master answered
   bool unsettled = false;              // it rebuilds, and does not know yet
+  Duration share{};                    // how long to ask for it
   std::vector<std::byte> copy{};  // the whole value, where only ranges are wanted but it is checked
   bool whole() const { return item->ranges.empty(); }
   // Of the item, from this replica.

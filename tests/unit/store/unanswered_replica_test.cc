@@ -140,5 +140,24 @@ TEST_CASE("while a master rebuilds a batch brings what it knows, and waits for t
   }
 }
 
+TEST_CASE("while a master rebuilds, a thousand keys that it does not know keep no others waiting") {
+  for (const Duration rebuild : {Duration(60s), Duration(2s)}) {
+    OneMaster master(rebuild);
+    OneNode node("a", master.service->control());
+    Reader reader(master.service->control(), rebuild > 10s ? 6s : 60s);
+    const std::vector<std::byte> value(4096, std::byte{7});
+    REQUIRE(reader.client->put("k", value));
+    std::vector<std::byte> known(value.size()), absent(value.size());
+    std::vector<GetItem> items(1024, GetItem{"absent", {absent}});  // all that one call asks for
+    items.resize(1500, GetItem{"k", {known}});
+    const auto got = reader.client->get_batch(items);
+    CHECK(std::ranges::count_if(got, [](const auto& one) { return one.has_value(); }) == 476);
+    CHECK(known == value);
+    REQUIRE_FALSE(got[0]);
+    CHECK(got[0].error().code == (rebuild > 10s ? Code::kUnavailable : Code::kNotFound));
+    CHECK(got[1023].error().code == got[0].error().code);
+  }
+}
+
 }  // namespace
 }  // namespace mc::store
