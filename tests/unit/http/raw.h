@@ -16,12 +16,13 @@
 #include "http/server.h"
 #include "io/address.h"
 #include "io/fd.h"
+#include "tests/slow.h"
 
 namespace mc::http::testing {
 
 // Turns the loop until `done`; false after `limit`.
 inline bool wait_until(io::Loop& loop, const std::function<bool()>& done,
-                       Duration limit = std::chrono::seconds(20)) {
+                       Duration limit = std::chrono::seconds(20) * kSlow) {
   const Time end = loop.clock().now() + limit;
   while (!done()) {
     if (loop.clock().now() > end) return false;
