@@ -484,6 +484,9 @@ void Pool::ended(Conn& conn, const std::string& why) {
 }
 
 void Pool::late(Job& job) {
+  if (job.host != nullptr)
+    for (auto& [id, error] : job.host->lost)  // it waited for another address: say why
+      if (id == job.id) return failed(job, Error(error));
   const ClientRequest& r = job.request;
   const bool unknown = job.host != nullptr && job.host->found.empty();
   if (job.conn != nullptr && !job.conn->heard) doubt(*job.host);

@@ -9,8 +9,8 @@
 //
 // ServerOptions has the limits (body, header, connections, queue). The server answers a request
 // over one with 413, 431 or 503, and the handler never sees it. Memory is bounded: headers by
-// connections_max * header_max, bodies by bodies_max in all, answers by answers_max and what one
-// client is sent at once: above it the client that left most is closed. A client that
+// connections_max * header_max, bodies by bodies_max in all, answers by answers_max in the
+// connections' buffers: above it the client that left most is closed. A client that
 // reads nothing is closed after idle_timeout, or a quarter of it later; so is one whose next head
 // is not complete that long after its last answer, and one whose body brings less than
 // body_rate_min in any idle_timeout, or who takes less than answer_rate_min of its answers in any

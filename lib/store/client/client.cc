@@ -154,14 +154,15 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
   bool told = several_;  // of several masters another one leads, at a later epoch
   constexpr bool kPuts = std::is_same_v<M, PutStart> || std::is_same_v<M, PutEnd>;
   const Duration attempt = kPuts ? one_try(left(deadline), wait) : wait + kAttempt;
+  uint64_t told_puts = 0;
+  if constexpr (std::is_same_v<M, PutStart>)
+    told_puts = unheard_.tell(*master_, std::min(left(deadline), kAttempt / 10), several_);
   for (int tries = several_ ? kStaleTries : 1;;) {
-    const uint64_t unheard =
-        std::is_same_v<M, PutStart> ? unheard_.tell(*master_, left(deadline)) : 0;
     const Duration budget = whole_ms(std::min(left(deadline), attempt));
     if (budget <= Duration::zero()) return fail(why);
     auto reply = master_->call(message, budget);
     if (reply) {
-      unheard_.heard(unheard);
+      unheard_.heard(std::exchange(told_puts, 0));
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted

@@ -11,9 +11,6 @@
 namespace mc::store {
 namespace {
 
-// Of a call for a part of the keys: longer than a master that rebuilds holds it.
-constexpr Duration kShare = std::chrono::milliseconds(250);
-
 // Whether it takes part in the round of this replica. One whose last replica took too long asks it
 // again: the others of its batch may have further ones, and shares of the time.
 template <class Read>
@@ -180,7 +177,7 @@ void Client::get_rounds(std::span<Read> reads, Time deadline, Duration wait) {
     for (; !all.empty(); all = all.subspan(std::min(kChunk, all.size()))) {
       const auto some = all.first(std::min(kChunk, all.size()));
       const auto shares = static_cast<int64_t>(all.size() / kChunk + 2);  // and one for more rounds
-      const Duration share = std::max((left(deadline) - patience) / shares, kShare);
+      const Duration share = std::max((left(deadline) - patience) / shares, kAttempt);
       for (Read& r : some) r.share = several ? patience + share : Duration::max();
       get_round(some, deadline, patience);
     }

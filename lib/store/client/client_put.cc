@@ -112,14 +112,15 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
   start.group = config.group;
   start.nonce = std::max<uint64_t>(options_.random(), 1);
   for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes, w.tried});
+  const bool sent = left(deadline) > Duration::zero();
   auto started = ask(start, deadline, wait);
   if (started && started->items.size() != writes.size())
     started = fail(Code::kCorrupt, "put-start: %zu answers to %zu items", started->items.size(),
                    writes.size());
   if (!started) {
-    // Nobody knows whether it was granted, or will be.
+    // If it was sent, nobody knows whether it was granted, or will be.
     const Duration a_moment = std::min<Duration>(kRevoke, options_.timeout / 10);
-    if (started.error().code != Code::kInvalid) unheard_.give_back(*master_, start, a_moment);
+    if (sent && unheard(started.error())) unheard_.give_back(*master_, start, a_moment);
     for (Write& w : writes) w.answer.set(fail(started.error()));
     return;
   }

@@ -1,5 +1,6 @@
 #include "store/client/unheard_puts.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mc::store {
@@ -10,8 +11,7 @@ void UnheardPuts::give_back(rpc::SyncClient& master, const PutStart& start, Dura
   revoke.nonce = start.nonce;
   for (const PutWant& want : start.items) revoke.items.push_back({want.key, {}, 0});
   const auto reply = master.call(revoke, budget);
-  if (reply || (reply.error().code != Code::kTimeout && reply.error().code != Code::kUnavailable))
-    return;
+  if (reply || !unheard(reply.error())) return;
   Lock lock(mutex_);
   left_.push_back(std::move(revoke));
   if (left_.size() <= kMost) return;
@@ -19,17 +19,29 @@ void UnheardPuts::give_back(rpc::SyncClient& master, const PutStart& start, Dura
   ++first_;
 }
 
-uint64_t UnheardPuts::tell(rpc::SyncClient& master, Duration budget) {
-  std::deque<PutRevoke> left;
-  uint64_t told = 0;
-  {
-    Lock lock(mutex_);
-    if (left_.empty()) return 0;
-    left = left_;
-    told = first_ + left.size();
+std::vector<PutRevoke> UnheardPuts::oldest(uint64_t& end) {
+  Lock lock(mutex_);
+  const size_t n = std::min(left_.size(), kAtOnce);
+  end = first_ + n;
+  return {left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(n)};
+}
+
+uint64_t UnheardPuts::tell(rpc::SyncClient& master, Duration budget, bool several) {
+  if (budget <= Duration::zero()) return 0;
+  uint64_t end = 0;
+  const auto some = oldest(end);
+  if (some.empty()) return 0;
+  if (!several) {
+    for (const PutRevoke& revoke : some) master.tell(revoke, budget);
+    return end;
   }
-  for (const PutRevoke& revoke : left) master.tell(revoke, budget);
-  return told;
+  end -= some.size();
+  for (const PutRevoke& revoke : some) {
+    const auto reply = master.call(revoke, budget);
+    if (!reply && unheard(reply.error())) break;
+    heard(++end);
+  }
+  return 0;
 }
 
 void UnheardPuts::heard(uint64_t told) {

@@ -5,6 +5,7 @@
 // Thread: any.
 #pragma once
 #include <deque>
+#include <vector>
 
 #include "base/mutex.h"
 #include "rpc/client.h"
@@ -12,18 +13,26 @@
 
 namespace mc::store {
 
+// Whether a call that ended so may have been carried out, unheard.
+inline bool unheard(const Error& error) {
+  return error.code == Code::kTimeout || error.code == Code::kUnavailable ||
+         error.code == Code::kStale || error.code == Code::kCorrupt;
+}
+
 class UnheardPuts {
  public:
   // Gives the put back. If the master does not answer within `budget`, tell() sends it again; of
   // many, the oldest are left to the master's --put-discard.
   void give_back(rpc::SyncClient& master, const PutStart& start, Duration budget);
-  // Sends what is left ahead of a put-start, and waits for no answer. Returns: for heard().
-  uint64_t tell(rpc::SyncClient& master, Duration budget);
+  // Sends the oldest that are left ahead of a put-start. Waits for answers where there are several
+  // masters: the one that leads must have them. Returns: for heard().
+  uint64_t tell(rpc::SyncClient& master, Duration budget, bool several);
   // That put-start was answered: the master has what was sent before it.
   void heard(uint64_t told);
 
  private:
-  static constexpr size_t kMost = 64;
+  static constexpr size_t kMost = 64, kAtOnce = 4;
+  std::vector<PutRevoke> oldest(uint64_t& end);
   Mutex mutex_;
   std::deque<PutRevoke> left_ MC_GUARDED_BY(mutex_);
   uint64_t first_ MC_GUARDED_BY(mutex_) = 0;  // the number of the first that is left

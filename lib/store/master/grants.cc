@@ -45,13 +45,14 @@ Time Grants::deadline() const {
   return list_.empty() ? Time::max() : objects_[list_.front()].until + discard_;
 }
 
-void Grants::give_up(uint64_t nonce, Time now) {
-  if (!nonces_.insert(nonce).second) return;
+bool Grants::give_up(uint64_t nonce, Time now) {
+  if (!nonces_.insert(nonce).second) return false;
   order_.emplace_back(now, nonce);
   while (order_.size() > kGivenUpMax || now - order_.front().first > discard_) {
     nonces_.erase(order_.front().second);
     order_.pop_front();
   }
+  return true;
 }
 
 }  // namespace mc::store

@@ -35,7 +35,7 @@ class Grants {
   Object* expired(Time now);  // one whose time is over; nullptr: none
   Time deadline() const;      // when there is one
 
-  void give_up(uint64_t nonce, Time now);
+  bool give_up(uint64_t nonce, Time now);  // returns whether that is new
   bool given_up(uint64_t nonce) const { return !nonces_.empty() && nonces_.contains(nonce); }
 
  private:

@@ -130,10 +130,7 @@ Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
   MC_TRY_(check_batch(m.items.size()));
   const uint16_t tenant = tenants_.find(m.tenant);
   Outcomes reply{epoch_, std::vector<Outcome>(m.items.size())};
-  if (m.nonce != 0) {
-    grants_.give_up(m.nonce, now);
-    room_changed_ = true;  // it may wait for space
-  }
+  if (m.nonce != 0 && grants_.give_up(m.nonce, now)) room_changed_ = true;  // it may wait for space
   for (size_t i = 0; i < m.items.size(); ++i) {
     Object* object = find(tenant, m.items[i].key);
     if (m.nonce != 0) {

@@ -138,7 +138,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   Object* const own = m.nonce == 0 ? nullptr : find(tenant, want.key);
   if (asked_before(own, m, i)) {
     if (was_deleted(tombstones_, disk_name(tenant, want.key), want)) {
-      release(*own, {});  // its client, which asks again, has not seen this grant
+      abandon(*own, now);  // a late copy of this message comes while its client writes there
     } else if (replica_count(*own) <= replicas && !grants_.over(*own, now)) {
       grants_.renew(*own, now);
       tell_grant(*own, put, answer);

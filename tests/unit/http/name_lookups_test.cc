@@ -102,7 +102,7 @@ struct Fixture {
   std::vector<io::Fd> fill;
   bool until(const std::function<bool()>& done) {
     const SteadyClock steady;
-    const Time end = steady.now() + 20s;
+    const Time end = steady.now() + 20s * kSlow;
     while (!done())
       if (steady.now() > end || !loop.turn(5ms)) return false;
     return true;
