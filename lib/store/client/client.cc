@@ -179,6 +179,7 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       master_->skip_server();  // one of several, which does not know yet that it no longer leads
       continue;
     }
+    told_puts = 0;  // what was told may be lost with this call
     const Error& error = reply.error();
     if (error.code != Code::kTimeout && error.code != Code::kUnavailable) return reply;
     if (error.code == Code::kUnavailable || why.code == Code::kTimeout) why = error;
