@@ -53,8 +53,9 @@ def other_side(address, offset, transports):
             for end, local, to in (('a tensor', tensor, torch.empty_like(mine)),
                                    ('pinned host memory', own, pinned),
                                    ('other host memory', bytearray(SIZE), plain)):
-                against, _ = rate(lambda to=to: copied(to, mine))
-                for way, move in (('into', peer.read), ('from', peer.write)):
+                for way, move, ends in (('into', peer.read, (to, mine)),
+                                        ('from', peer.write, (mine, to))):
+                    against, _ = rate(lambda ends=ends: copied(*ends))
                     value, spread = rate(lambda local=local, move=move: move(local, offset, timeout=60))
                     print(json.dumps({
                         'bench': 'gpu-tensors', 'case': f'{transports}: {way} {end}',

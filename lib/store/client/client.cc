@@ -154,15 +154,13 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
   bool told = several_;  // of several masters another one leads, at a later epoch
   constexpr bool kPuts = std::is_same_v<M, PutStart> || std::is_same_v<M, PutEnd>;
   const Duration attempt = kPuts ? one_try(left(deadline), wait) : wait + kAttempt;
-  uint64_t told_puts = 0;
   if constexpr (std::is_same_v<M, PutStart>)
-    told_puts = unheard_.tell(*master_, std::min(left(deadline), kAttempt / 10), several_);
+    unheard_.give_back_left(*master_, epoch_, std::min(left(deadline), kAttempt / 10));
   for (int tries = several_ ? kStaleTries : 1;;) {
     const Duration budget = whole_ms(std::min(left(deadline), attempt));
     if (budget <= Duration::zero()) return fail(why);
     auto reply = master_->call(message, budget);
     if (reply) {
-      unheard_.heard(std::exchange(told_puts, 0));
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted
@@ -179,7 +177,6 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       master_->skip_server();  // one of several, which does not know yet that it no longer leads
       continue;
     }
-    told_puts = 0;  // what was told may be lost with this call
     const Error& error = reply.error();
     if (error.code != Code::kTimeout && error.code != Code::kUnavailable) return reply;
     if (error.code == Code::kUnavailable || why.code == Code::kTimeout) why = error;

@@ -4,50 +4,41 @@
 #include <utility>
 
 namespace mc::store {
+namespace {
 
-void UnheardPuts::give_back(rpc::SyncClient& master, const PutStart& start, Duration budget) {
+// A master that was replaced may not know it: its answer, of an older epoch, is none.
+bool answered(rpc::SyncClient& master, uint64_t epoch, const PutRevoke& revoke, Duration budget) {
+  const auto reply = master.call(revoke, budget);
+  return reply ? reply->epoch >= epoch : !unheard(reply.error());
+}
+
+}  // namespace
+
+void UnheardPuts::give_back(rpc::SyncClient& master, uint64_t epoch, const PutStart& start,
+                            Duration budget) {
   PutRevoke revoke;
   revoke.tenant = start.tenant;
   revoke.nonce = start.nonce;
   for (const PutWant& want : start.items) revoke.items.push_back({want.key, {}, 0});
-  const auto reply = master.call(revoke, budget);
-  if (reply || !unheard(reply.error())) return;
+  if (answered(master, epoch, revoke, budget)) return;
   Lock lock(mutex_);
   left_.push_back(std::move(revoke));
-  if (left_.size() <= kMost) return;
-  left_.pop_front();
-  ++first_;
+  if (left_.size() > kMost) left_.pop_front();
 }
 
-std::vector<PutRevoke> UnheardPuts::oldest(uint64_t& end) {
+std::vector<PutRevoke> UnheardPuts::oldest() {
   Lock lock(mutex_);
   const size_t n = std::min(left_.size(), kAtOnce);
-  end = first_ + n;
   return {left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(n)};
 }
 
-uint64_t UnheardPuts::tell(rpc::SyncClient& master, Duration budget, bool several) {
-  if (budget <= Duration::zero()) return 0;
-  uint64_t end = 0;
-  const auto some = oldest(end);
-  if (some.empty()) return 0;
-  if (!several) {
-    for (const PutRevoke& revoke : some) master.tell(revoke, budget);
-    return end;
+void UnheardPuts::give_back_left(rpc::SyncClient& master, uint64_t epoch, Duration budget) {
+  if (budget <= Duration::zero()) return;
+  for (const PutRevoke& revoke : oldest()) {
+    if (!answered(master, epoch, revoke, budget)) return;
+    Lock lock(mutex_);
+    std::erase_if(left_, [&](const PutRevoke& r) { return r.nonce == revoke.nonce; });
   }
-  end -= some.size();
-  for (const PutRevoke& revoke : some) {
-    const auto reply = master.call(revoke, budget);
-    if (!reply && unheard(reply.error())) break;
-    heard(++end);
-  }
-  return 0;
-}
-
-void UnheardPuts::heard(uint64_t told) {
-  if (told == 0) return;
-  Lock lock(mutex_);
-  for (; first_ < told && !left_.empty(); ++first_) left_.pop_front();
 }
 
 }  // namespace mc::store

@@ -21,21 +21,17 @@ inline bool unheard(const Error& error) {
 
 class UnheardPuts {
  public:
-  // Gives the put back. If the master does not answer within `budget`, tell() sends it again; of
-  // many, the oldest are left to the master's --put-discard.
-  void give_back(rpc::SyncClient& master, const PutStart& start, Duration budget);
-  // Sends the oldest that are left ahead of a put-start. Waits for answers where there are several
-  // masters: the one that leads must have them. Returns: for heard().
-  uint64_t tell(rpc::SyncClient& master, Duration budget, bool several);
-  // That put-start was answered: the master has what was sent before it.
-  void heard(uint64_t told);
+  // Gives the put back. If no master of this epoch answers within `budget`, give_back_left() tries
+  // again; of many, the oldest are left to the master's --put-discard.
+  void give_back(rpc::SyncClient& master, uint64_t epoch, const PutStart& start, Duration budget);
+  // Gives the oldest that are left back. Stops at the first that gets no answer within `budget`.
+  void give_back_left(rpc::SyncClient& master, uint64_t epoch, Duration budget);
 
  private:
   static constexpr size_t kMost = 64, kAtOnce = 4;
-  std::vector<PutRevoke> oldest(uint64_t& end);
+  std::vector<PutRevoke> oldest();
   Mutex mutex_;
   std::deque<PutRevoke> left_ MC_GUARDED_BY(mutex_);
-  uint64_t first_ MC_GUARDED_BY(mutex_) = 0;  // the number of the first that is left
 };
 
 }  // namespace mc::store

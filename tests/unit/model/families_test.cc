@@ -10,7 +10,6 @@
 #include "family_formulas.h"
 #include "model/forward/model.h"
 #include "run.h"
-#include "tests/slow.h"
 
 using namespace mc;
 using namespace mc::model;
@@ -153,7 +152,7 @@ TEST_CASE("each family's bits do not depend on chunks, blocks, threads or the ki
 
 TEST_CASE("each family's bits are those of every instruction set") {
   ThreadPool threads(1);
-  constexpr size_t kFew = kSlow > 1 ? 20 : 60;
+  constexpr size_t kFew = 60;
   for (const test::FamilyCase& c : test::family_cases()) {
     CAPTURE(c.name);
     const Opened m(c);

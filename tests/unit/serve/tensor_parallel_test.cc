@@ -30,7 +30,7 @@ CpuEngine engine_of(uint32_t ranks, model::KvFormat format = model::DType::kF32)
 struct Ranks {
   uint32_t p, d;  // of the prefill worker, of the decode worker
 };
-constexpr Ranks kRanks[] = {{2, 1}, {4, 1}, {4, 2}, {2, 2}, {1, 4}};
+constexpr Ranks kRanks[] = {{2, 1}, {4, 1}, {2, 2}, {4, 2}, {1, 4}};
 
 TEST_CASE("a block of several ranks has each rank's heads together, and the plain block's bytes") {
   const auto prompt = small_prompt(kBlock, 1);
