@@ -181,7 +181,7 @@ TEST_CASE("among few workers the same is decided as among all") {
   }
   CHECK(few > fewer(5000));
   CHECK(pooled > few / 4);
-  CHECK(weighed < few * 50);  // of 100
+  CHECK(weighed < few * 50);              // of 100
   if (kSlow == 1) CHECK(slow > few / 4);  // it takes more than a fifth of the cases
 }
 
