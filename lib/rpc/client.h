@@ -171,16 +171,10 @@ class SyncClient {
     return detail::decode_reply<typename M::Reply>(
         call_raw(M::kName, wire::encode(message), budget));
   }
-  // Sends it ahead of the next call and waits for no answer. It may be lost.
-  template <class M>
-  void tell(const M& message, Duration budget) {
-    tell_raw(M::kName, wire::encode(message), budget);
-  }
 
  private:
   SyncClient(ServerList servers, const Clock& clock, Channel channel);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
-  void tell_raw(const char* type, const std::string& body, Duration budget);
   Result<std::string> call_in_turn(const char* type, const std::string& body, Duration budget,
                                    const std::string& trace_id);
   // As call_in_turn, when it is this call's turn.
@@ -196,10 +190,6 @@ class SyncClient {
   // As wait(), over shared memory; the call has `bytes` bytes.
   std::optional<detail::Answered> wait_shm(uint64_t id, size_t bytes, Time deadline)
       MC_REQUIRES(mutex_);
-  // Sends call `id` over shared memory, or else over ZeroMQ. Returns: whether shared memory took
-  // it.
-  Result<bool> send(uint64_t id, const char* type, const std::string& body,
-                    const std::string& trace_id, Time deadline) MC_REQUIRES(mutex_);
   Result<std::optional<detail::Answered>> exchange(const char* type, const std::string& body,
                                                    const std::string& trace_id, Time deadline)
       MC_REQUIRES(mutex_);

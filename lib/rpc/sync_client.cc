@@ -115,34 +115,30 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
   }
 }
 
-Result<bool> SyncClient::send(uint64_t id, const char* type, const std::string& body,
-                              const std::string& trace_id, Time deadline) {
-  if (shm_ && clock_.now() - shm_heard_ > kFresh) shm_->woken();
-  if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
-  try_shm(deadline);
-  const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), trace_id);
-  if (shm_ && shm_->send(envelope, body)) return true;
-  shm_.reset();
-  MC_TRY_(connect());
-  MC_TRY_(socket_->send({envelope, body}));
-  return false;
-}
-
 // Returns: the answer; nothing when none came in time.
 Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
                                                              const std::string& trace_id,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
-  const Duration budget = deadline - clock_.now();
-  MC_TRY(const bool by_shm, send(id, type, body, trace_id, deadline));
-  if (!by_shm) return wait(id, deadline);
-  auto answer = wait_shm(id, body.size(), deadline);
-  if (answer) shm_heard_ = clock_.now();
-  const bool broken = shm_->broken();
-  if (!answer && budget >= kHangs) shm_.reset();  // it does not read, either
-  if (!answer && broken) return fail(detail::gone(shm_to_, type));
-  return answer;
+  const Time now = clock_.now();
+  const Duration budget = deadline - now;
+  if (shm_ && now - shm_heard_ > kFresh) shm_->woken();
+  if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
+  try_shm(deadline);
+  const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), trace_id);
+  if (shm_ && shm_->send(envelope, body)) {
+    auto answer = wait_shm(id, body.size(), deadline);
+    if (answer) shm_heard_ = clock_.now();
+    const bool broken = shm_->broken();
+    if (!answer && budget >= kHangs) shm_.reset();  // it does not read, either
+    if (!answer && broken) return fail(detail::gone(shm_to_, type));
+    return answer;
+  }
+  shm_.reset();
+  MC_TRY_(connect());
+  MC_TRY_(socket_->send({envelope, body}));
+  return wait(id, deadline);
 }
 
 bool SyncClient::take_turn(Time deadline) {
@@ -171,17 +167,6 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
     if (!reply) step.facts.error = reply.error().what;
   }
   return reply;
-}
-
-void SyncClient::tell_raw(const char* type, const std::string& body, Duration budget) {
-  const Time deadline = clock_.now() + budget;
-  if (!take_turn(deadline)) return;
-  {
-    Lock lock(mutex_);
-    choose_listening(deadline);
-    (void)send(next_id_++, type, body, {}, deadline);
-  }
-  end_turn();
 }
 
 Result<std::string> SyncClient::call_in_turn(const char* type, const std::string& body,

@@ -20,9 +20,10 @@
 // kUnavailable (the master or all holders are gone, or the master is rebuilding; the client retries
 // while there is time); kTimeout; kCorrupt (checksum); kStale (the object was replaced during the
 // read or write). Every call ends within its `timeout`; a put that got no answer, within a tenth
-// more (500 ms at most), in which it is given back. Thread: any. Concurrent calls wait for each
-// other's metadata round trips; AsyncClient keeps several in flight. Source: Mooncake paper,
-// section 3.2 (KVCache store); design, "Client library".
+// more (500 ms at most), in which it is given back.
+// Thread: any. Concurrent calls wait for each other's metadata round trips; AsyncClient keeps
+// several in flight.
+// Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
 #pragma once
 #include <atomic>
 #include <functional>
