@@ -69,6 +69,7 @@ void WorkerProgram::describe(OptionList& v) {
     "this worker is the head of a pipeline and has the first slice of the layers: control "
     "addresses of stages 2, 3, ... in order; it joins conductors for all of them");
   v("pool-timeout", pool_timeout, "how long a call to the pool may take");
+  v("pool-put-wait", pool_put_wait, "how long a block waits for room in a full pool");
   v("lookup", lookup,
     "unix socket where schedulers of other engines ask how many blocks of a prompt are here or in "
     "the pool; empty: none");
@@ -79,8 +80,7 @@ void WorkerProgram::describe(OptionList& v) {
   v("recompute-after", recompute_after,
     "compute a prompt here if its KV takes longer than this from elsewhere; 0: its request fails");
   v("conductor-timeout", conductor_timeout,
-    "tokens are sent again to a conductor that does not take them; after this time its requests "
-    "end");
+    "tokens are sent again to a conductor that takes none; after this its requests end");
   v("trace-events", trace_events,
     "file for a Chrome trace of computing, sending and decoding; written at the end");
   otlp.describe(v);
@@ -162,6 +162,7 @@ Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
   c.send_timeout = transfer.peer_timeout * 3;
   c.store.master = worker.master;
   c.store.timeout = pool_timeout;
+  c.store.put_wait = pool_put_wait;
   c.pool = pool;
   c.stages = cpp_group;
   c.pipeline_patience = transfer.peer_timeout;
@@ -184,6 +185,7 @@ serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
   c.peer_timeout = transfer.peer_timeout;
   c.store.master = worker.master;
   c.store.timeout = pool_timeout;
+  c.store.put_wait = pool_put_wait;
   return c;
 }
 

@@ -42,7 +42,7 @@ struct WorkerProgram {
   Bytes swap_memory{uint64_t{1} << 30};
   std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
   std::vector<std::string> cpp_group;  // for the head: the other stages' control addresses
-  Duration pool_timeout = std::chrono::seconds(2);
+  Duration pool_timeout = std::chrono::seconds(2), pool_put_wait = std::chrono::milliseconds(100);
   Duration tbt_slo{}, kv_deadline{}, recompute_after{};
   Duration conductor_timeout = std::chrono::seconds(60);
   std::string calibrate;  // file for the engine's times; empty: serve

@@ -16,8 +16,8 @@ JSON
 mkdir "$T/disk"
 cluster_up --prefill 2 --decode 1 --store 1 --engine dummy --model "$T/slow.json" --segment 8MiB \
   --with "store:--ssd $T/disk --ssd-size 256MiB --ssd-flush 50ms --no-ssd-promote" \
-  --with "prefill:--pool-reuse always --pool-timeout 10s --peer-timeout 10s" \
-  --with "master:--on-slow-offload wait --put-wait 10s"
+  --with "prefill:--pool-reuse always --pool-timeout 60s --pool-put-wait 50s --peer-timeout 10s" \
+  --with "master:--on-slow-offload wait"
 
 request() { # TOKENS: a jq expression; into $T/request
   jq -nc "{model: \"slow\", max_tokens: 2, prompt: ($1)}" >"$T/request"
@@ -36,7 +36,7 @@ explained() { # ID FILTER
 # 62 full blocks, piece by piece, so that the store keeps up.
 for n in 4000 8000 12000 16000; do
   complete "first-$n" "[range(1; $n + 1)]"
-  until_true 20 "the store does not have $n tokens" cluster_says ".pool.blocks >= ($n / 256 | floor)"
+  until_true 60 "the store does not have $n tokens" cluster_says ".pool.blocks >= ($n / 256 | floor)"
 done
 restart() { # NAME: until the conductor knows the new process
   local epoch
