@@ -11,6 +11,7 @@
 #include "pool.h"
 #include "serve/connector/store_connector.h"
 #include "store/client/async_client.h"
+#include "tests/stretched_clock.h"
 
 namespace mc::serve {
 namespace lookup_bridge_test {
@@ -80,12 +81,7 @@ TEST_CASE("hits are the leading blocks that are cached here or in the pool") {
 
 TEST_CASE("a prompt of 20,000 blocks is found whole, and to its first gap") {
   constexpr size_t kBlocks = 20'000, kGap = 18'000, kTogether = 5'000;  // a call has 16,384 keys
-  // A lookup of so many takes longer than a worker waits for its pool, where the CPU goes to
-  // others.
-  struct TenthOfTime final : Clock {
-    Time now() const override { return Time(steady.now().time_since_epoch() / 10); }
-    SteadyClock steady;
-  } clock;
+  StretchedClock clock;  // a lookup of so many takes long, and a worker waits a second for its pool
   io::Loop loop(clock);
   Store store(loop, 256 * kMiB);
   PairOptions options;

@@ -80,9 +80,14 @@ struct SlowClient final : http::Parser::Events {
   }
   void read_some() {
     char buffer[65536];
-    const auto n = ::recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
-    closed = closed || n == 0;
-    std::string_view rest(buffer, n > 0 ? static_cast<size_t>(n) : 0);
+    for (int i = 0; i < 8; ++i) {
+      const auto n = ::recv(fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+      closed = closed || n == 0;
+      if (n <= 0) return;
+      take({buffer, static_cast<size_t>(n)});
+    }
+  }
+  void take(std::string_view rest) {
     while (!rest.empty()) {
       size_t used = 0;
       const auto outcome = parser.feed(rest, used);

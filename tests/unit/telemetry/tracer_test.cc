@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "http/server.h"
 #include "telemetry/step_spans.h"
+#include "tests/stretched_clock.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;
@@ -240,7 +241,8 @@ TEST_CASE("tracer: what waits at the end is sent") {
   ExporterOptions o;
   o.url = "http://" + w.server->address() + "/v1/traces";
   o.every = 1h;
-  auto tracer = std::make_unique<Tracer>(std::make_unique<SpanExporter>(o, w.clock, w.metrics));
+  StretchedClock clock;  // the last words have a second
+  auto tracer = std::make_unique<Tracer>(std::make_unique<SpanExporter>(o, clock, w.metrics));
   for (int i = 0; i < 700; ++i) tracer->begin(std::nullopt, 1, w.now()).end("x", w.now());
   std::thread ends([&] { tracer.reset(); });
   const bool all = wait_until(w.loop, [&] { return w.spans.size() == 700; });
