@@ -255,8 +255,10 @@ void Pool::looked_up(Host& host, Result<SocketAddresses> found) {
   next(host);
 }
 
-// Connections may lead to what it was before. Nothing was sent on those that are not made yet.
+// Connections may lead to what it was before. Nothing was sent on those that are not made yet:
+// their requests go before those that wait for a connection.
 void Pool::moved(Host& host) {
+  host.placing = true;  // not before all have their place
   while (!host.idle.empty()) drop(*host.idle.back());
   std::vector<Conn*> unmade;
   for (const auto& [conn, owned] : conns_)
@@ -268,12 +270,11 @@ void Pool::moved(Host& host) {
     std::exchange(conn->job, nullptr)->conn = nullptr;
     drop(*conn);
   }
-  for (const uint64_t id : again) {
-    const auto job = jobs_.find(id);
-    if (job == jobs_.end()) continue;
-    job->second->attempts = 0;
-    place(*job->second);
-  }
+  for (const uint64_t id : again)
+    if (const auto job = jobs_.find(id); job != jobs_.end()) job->second->attempts = 0;
+  std::sort(again.begin(), again.end());
+  host.waiting.insert(host.waiting.begin(), again.begin(), again.end());
+  host.placing = false;
 }
 
 // Its server is not found, but may be elsewhere soon.
@@ -323,12 +324,12 @@ void Pool::place(Job& job) {
     host.waiting.push_back(job.id);
     return;
   }
-  auto conn = connect(host);
-  if (!conn) return failed(job, std::move(conn).error());
-  give(**conn, job);
+  if (auto made = connect(job); !made) failed(job, std::move(made).error());
 }
 
-Result<Pool::Conn*> Pool::connect(Host& host) {
+// An address that cannot be reached from here is as one where nobody listens.
+Result<> Pool::connect(Job& job) {
+  Host& host = *job.host;
   bufferevent* bev = nullptr;
   if (host.tls) {
     MC_TRY(bev, tls_->connection(thread_.base(), host.address.host, host.ca_file));
@@ -341,18 +342,25 @@ Result<Pool::Conn*> Pool::connect(Host& host) {
   SocketAddress& address = host.found[conn.address];
   auto* const to = reinterpret_cast<sockaddr*>(&address.at);
   const int fd = ::socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return fail_errno("socket for %s", host.text.c_str());
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  bufferevent_setfd(conn.bev, fd);
+  int error = fd < 0 ? errno : 0;
+  if (fd < 0 && error != EAFNOSUPPORT) return fail_errno("socket for %s", host.text.c_str());
   ++host.open;
   conns_.emplace(&conn, std::move(owned));
-  if (bufferevent_socket_connect(conn.bev, to, static_cast<int>(address.size)) != 0) {
-    const int error = errno;
-    drop(conn);
-    return fail(Code::kUnavailable, "connect to %s: %s", host.text.c_str(), std::strerror(error));
+  if (fd >= 0) {
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    bufferevent_setfd(conn.bev, fd);
+    if (bufferevent_socket_connect(conn.bev, to, static_cast<int>(address.size)) != 0)
+      error = errno;
   }
-  return &conn;
+  if (error == 0) {
+    give(conn, job);
+    return {};
+  }
+  conn.job = &job;
+  job.conn = &conn;
+  ended(conn, std::strerror(error));
+  return {};
 }
 
 void Pool::give(Conn& conn, Job& job) {
@@ -478,9 +486,11 @@ void Pool::ended(Conn& conn, const std::string& why) {
   if (other) host.preferred = (conn.address + 1) % host.found.size();
   conn.job = nullptr;
   job.conn = nullptr;
-  drop(conn);
-  if (looks) return await_lookup(job, std::move(error));
-  place(job);
+  if (looks)
+    await_lookup(job, std::move(error));
+  else
+    host.waiting.push_front(job.id);
+  drop(conn);  // it may take its place
 }
 
 void Pool::late(Job& job) {

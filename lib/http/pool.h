@@ -73,7 +73,7 @@ class Pool {
   void moved(Host& host);
   void give_up(Host& host);
   void place(Job& job);
-  Result<Conn*> connect(Host& host);
+  Result<> connect(Job& job);
   void give(Conn& conn, Job& job);
   void read(Conn& conn);
   void read_or_pause(Job& job);

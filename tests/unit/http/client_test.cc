@@ -313,7 +313,7 @@ TEST_CASE("a request that is tried again gets a new connection where no more are
   other.send(f, get(server.url()), false);
   RawServer::read_request(f.loop, first);
   first.reset();
-  for (Call* const call : {&other, &again}) {  // the one that waited has the place first
+  for (Call* const call : {&again, &other}) {  // it keeps its place
     const io::Fd fd = server.accept(f.loop);
     RawServer::read_request(f.loop, fd);
     RawServer::answer(fd, "whole");

@@ -22,6 +22,15 @@ namespace name_lookups_test {
 namespace {
 
 constexpr const char* kName = "engine.test";
+// A connection to the one fails before connect() returns, and the other has no sockets here.
+constexpr int kUnreachable = 255, kUnspoken = 254;
+
+SocketAddress address_of(int last, uint16_t port) {
+  const bool far = last == kUnreachable;
+  auto all = look_up_number({far ? "255.255.255.255" : "127.0.0." + std::to_string(last), port});
+  if (last == kUnspoken) all.at(0).at.ss_family = AF_MAX;
+  return all.at(0);
+}
 
 // Stands still but for what a test lets pass.
 struct Standing final : Clock {
@@ -33,6 +42,7 @@ struct Standing final : Clock {
 // What every client of a test knows as kName.
 struct Names {
   std::atomic<int> last{1};  // of 127.0.0.x; 0: the name is not found
+  std::atomic<int> next{0};  // of the address behind that one; 0: there is none
   std::atomic<int> asked{0};
   std::atomic<bool> silent{false};
   std::promise<void> speaks;
@@ -46,17 +56,20 @@ struct Fixture {
   std::map<int, std::unique_ptr<Server>> servers;  // by the last part of their address
   std::string port;
   std::optional<Client> client;
+  std::string came;  // the queries of requests, in the order in which servers saw them
 
-  Fixture() {
+  explicit Fixture(uint32_t connections_max = 2048) {
     const auto found = [n = names](const io::Address& a) -> Result<SocketAddresses> {
       ++n->asked;
       if (n->silent) n->spoke.wait();
-      const int last = n->last;
+      const int last = n->last, next = n->next;
       if (a.host != kName || last == 0)
         return fail(Code::kUnavailable, "look up '%s': not there", a.host.c_str());
-      return look_up_number({"127.0.0." + std::to_string(last), a.port});
+      SocketAddresses all = {address_of(last, a.port)};
+      if (next != 0) all.push_back(address_of(next, a.port));
+      return all;
     };
-    client.emplace(loop, 2048, nullptr, found);
+    client.emplace(loop, connections_max, nullptr, found);
     serve(1);
   }
   void serve(int last) {
@@ -64,7 +77,10 @@ struct Fixture {
     options.names = {kName};
     const std::string body = std::to_string(last);
     auto opened = Server::open(loop, "127.0.0." + body + ":" + (port.empty() ? "0" : port), options,
-                               [body](const Exchange& x) { x.reply(200, "text/plain", body); });
+                               [this, body](const Exchange& x) {
+                                 for (const auto& [name, value] : x.request().query) came += name;
+                                 x.reply(200, "text/plain", body);
+                               });
     REQUIRE_MESSAGE(opened, opened.error().what);
     port = (*opened)->address().substr((*opened)->address().rfind(':') + 1);
     servers[last] = std::move(*opened);
@@ -72,10 +88,11 @@ struct Fixture {
   struct Call {
     std::optional<Result<ClientResponse>> result;
   };
-  Client::Id send(Call& call, const std::string& host = kName, Duration timeout = 600s) {
+  Client::Id send(Call& call, const std::string& host = kName, Duration timeout = 600s,
+                  const std::string& query = "") {
     ClientRequest r;
     r.timeout = timeout;
-    r.url = "http://" + host + ":" + port + "/";
+    r.url = "http://" + host + ":" + port + "/" + query;
     ClientCallbacks calls;
     calls.on_done = [&call](Result<ClientResponse> a) { call.result = std::move(a); };
     return client->send(std::move(r), std::move(calls));
@@ -216,6 +233,36 @@ TEST_CASE("a server whose name has moved is found by the request that does not f
   }
 }
 
+TEST_CASE("an address that cannot be reached is as one whose server is not there") {
+  Fixture f;
+  f.names->last = kUnreachable;
+  SUBCASE("the name's next address is tried") {
+    SUBCASE("from here") {}
+    SUBCASE("by sockets of this system") { f.names->last = kUnspoken; }
+    f.names->next = 1;
+    CHECK(f.ask() == "1");
+    CHECK(f.names->asked == 1);
+  }
+  SUBCASE("the request goes where its name stands for now") {
+    CHECK(f.ask().empty());
+    CHECK(f.names->asked == 1);
+    f.clock.pass(2s);
+    f.names->last = 1;
+    CHECK(f.ask() == "1");
+    CHECK(f.names->asked == 2);
+  }
+  SUBCASE("the name stands for nothing else: the error says why") {
+    f.names->next = kUnreachable;
+    Fixture::Call call;
+    f.send(call);
+    REQUIRE(f.wait(call));
+    REQUIRE_FALSE(*call.result);
+    CHECK((*call.result).error().code == Code::kUnavailable);
+    CHECK((*call.result).error().what ==
+          "connect to engine.test:" + f.port + ": Network is unreachable");
+  }
+}
+
 TEST_CASE("a request that connects to where a server was goes where its name stands for now") {
   Fixture f;
   f.serve(2);
@@ -231,6 +278,31 @@ TEST_CASE("a request that connects to where a server was goes where its name sta
   REQUIRE_MESSAGE(*one.result, (*one.result).error().what);
   CHECK((*one.result)->body == "2");
   CHECK(f.wait(late));
+}
+
+TEST_CASE("requests that go elsewhere keep their order, and go before those that wait") {
+  Fixture f(1);
+  f.serve(2);
+  CHECK(f.ask() == "1");
+  f.servers.erase(1);
+  io::Fd silent;
+  SUBCASE("while they connect") { silent = f.says_nothing(1); }
+  SUBCASE("when their server is not there") {}
+  f.clock.pass(61s);
+  f.names->last = 2;
+  f.names->silent = true;
+  Fixture::Call first, second, third;
+  f.send(first, kName, 600s, "?a=1");
+  REQUIRE(f.asked(2));
+  f.send(second, kName, 600s, "?b=1");
+  f.send(third, kName, 600s, "?c=1");
+  CHECK(f.ask("127.0.0.2") == "2");  // they have come to the client's thread before
+  f.names->speaks.set_value();
+  for (const auto* call : {&first, &second, &third}) {
+    REQUIRE(f.wait(*call));
+    REQUIRE_MESSAGE(*call->result, (*call->result).error().what);
+  }
+  CHECK(f.came == "abc");
 }
 
 TEST_CASE("a name is looked up once a minute: it may have come to mean another server") {
