@@ -30,21 +30,25 @@ void write_shared(evbuffer* to, const std::shared_ptr<const std::string>& bytes)
   MC_CHECK(evbuffer_add_reference(to, bytes->data(), bytes->size(), drop, held.get()) == 0);
   [[maybe_unused]] const auto* const taken = held.release();
 }
+std::optional<size_t> index_of(const SocketAddresses& all, const SocketAddress& one) {
+  const auto found = std::find(all.begin(), all.end(), one);
+  if (found == all.end()) return std::nullopt;
+  return static_cast<size_t>(found - all.begin());
+}
 }  // namespace
 
 struct Pool::Host {
   Pool& pool;
-  event* timer;  // of `lost`
+  event *timer, *relook;  // of `lost`, and of `before`
   io::Address address;
   std::string text;  // "host:port"
   bool tls = false;
   std::string ca_file;
-  bool named = false;     // not by a number
-  SocketAddresses found;  // its addresses; empty: not known yet
-  bool looking = false;   // it is being looked up
-  Time looked{};          // when it was
+  bool named = false;             // not by a number
+  SocketAddresses found, before;  // its addresses, and those of the answer before; empty: unknown
+  bool looking = false;           // it is being looked up
+  Time looked{};                  // when it was
   Duration known_for = kKnownFor;
-  uint64_t moves = 0;    // times that they were others than before
   size_t preferred = 0;  // index of the last that answered
   uint32_t open = 0;
   std::vector<Conn*> idle;  // most recently used first
@@ -52,15 +56,25 @@ struct Pool::Host {
   bool placing = false;                            // next() is running
   std::vector<std::pair<uint64_t, Error>> lost{};  // found no server, while it is being looked up
 
-  explicit Host(Pool& p) : pool(p), timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)) {
-    MC_CHECK(timer != nullptr);
+  explicit Host(Pool& p)
+      : pool(p),
+        timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)),
+        relook(event_new(p.thread_.base(), -1, 0, on_relook, this)) {
+    MC_CHECK(timer != nullptr && relook != nullptr);
   }
-  ~Host() { event_free(timer); }
+  ~Host() {
+    event_free(timer);
+    event_free(relook);
+  }
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
   static void on_timeout(int, short, void* self) {
     Host& host = *static_cast<Host*>(self);
     host.pool.give_up(host);
+  }
+  static void on_relook(int, short, void* self) {
+    Host& host = *static_cast<Host*>(self);
+    host.pool.look_up(host);
   }
 };
 
@@ -122,8 +136,7 @@ struct Pool::Conn final : Parser::Events {
   bool heard = false;                    // bytes of the current answer arrived
   bool interim = false;                  // the last head was a 1xx
   uint32_t interims = 0;                 // such heads of the current answer
-  size_t address = 0;
-  const uint64_t moves = host.moves;
+  const SocketAddress address;
   std::string pending;  // bytes of the body, not yet passed on
   Time at;              // when the bytes being parsed were read
 
@@ -131,7 +144,11 @@ struct Pool::Conn final : Parser::Events {
 
   // Takes the bufferevent.
   Conn(Pool& p, Host& h, bufferevent* made)
-      : pool(p), host(h), bev(made), parser(Parser::Role::kResponse, kHeaderMax, *this) {
+      : pool(p),
+        host(h),
+        bev(made),
+        parser(Parser::Role::kResponse, kHeaderMax, *this),
+        address(h.found[h.preferred]) {
     MC_CHECK(bev != nullptr);
     bufferevent_setcb(bev, on_read, nullptr, on_event, this);
     bufferevent_set_max_single_read(bev, kReadMax);
@@ -167,7 +184,7 @@ struct Pool::Conn final : Parser::Events {
     Conn& c = of(self);
     if ((what & BEV_EVENT_CONNECTED) != 0) {
       c.connected = true;
-      if (c.moves == c.host.moves) c.host.preferred = c.address;
+      if (const auto at = index_of(c.host.found, c.address)) c.host.preferred = *at;
       return;
     }
     const bool closed = (what & BEV_EVENT_EOF) != 0;
@@ -228,8 +245,11 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
 
 void Pool::look_up_again(Host& host) {
   const bool known = !host.found.empty() && thread_.now() - host.looked < host.known_for;
-  if (!host.named || host.looking || known) return;
-  host.looking = true;
+  if (host.named && !known) look_up(host);
+}
+
+void Pool::look_up(Host& host) {
+  if (std::exchange(host.looking, true)) return;
   names_.begin(host.address,
                [this, &host](Result<SocketAddresses> found) { looked_up(host, std::move(found)); });
 }
@@ -244,30 +264,41 @@ void Pool::looked_up(Host& host, Result<SocketAddresses> found) {
       if (const auto job = jobs_.find(id); job != jobs_.end()) failed(*job->second, found.error());
     return;
   }
-  if (found &&
-      !std::is_permutation(found->begin(), found->end(), host.found.begin(), host.found.end())) {
+  const bool others = found && !std::is_permutation(found->begin(), found->end(),
+                                                    host.found.begin(), host.found.end());
+  if (found) host.before = host.found;
+  if (others) {
     host.found = std::move(*found);
     host.preferred = 0;
-    ++host.moves;
-    moved(host);
   }
+  moved(host, others);
   give_up(host);
   next(host);
 }
 
 // Connections may lead to what it was before. Nothing was sent on those that are not made yet:
-// their requests go before those that wait for a connection.
-void Pool::moved(Host& host) {
+// their requests go elsewhere, before those that wait for a connection. A name server may give some
+// of many addresses, others each time: so only once two answers lack theirs.
+void Pool::moved(Host& host, bool others) {
   host.placing = true;  // not before all have their place
-  while (!host.idle.empty()) drop(*host.idle.back());
-  std::vector<Conn*> unmade;
-  for (const auto& [conn, owned] : conns_)
-    if (&conn->host == &host && !conn->connected && conn->job != nullptr) unmade.push_back(conn);
+  std::vector<Conn*> gone;
+  bool going = false;
+  for (const auto& [conn, owned] : conns_) {
+    const bool unmade = conn->job != nullptr && !conn->connected;
+    if (&conn->host != &host || (conn->job != nullptr && !unmade)) continue;
+    if (index_of(host.found, conn->address)) continue;
+    const bool once = unmade && index_of(host.before, conn->address).has_value();
+    going = going || once;
+    if (!once) gone.push_back(conn);
+  }
   std::vector<uint64_t> again;
-  for (const auto& [id, error] : std::exchange(host.lost, {})) again.push_back(id);
-  for (Conn* const conn : unmade) {
-    again.push_back(conn->job->id);
-    std::exchange(conn->job, nullptr)->conn = nullptr;
+  if (others)
+    for (const auto& [id, error] : std::exchange(host.lost, {})) again.push_back(id);
+  for (Conn* const conn : gone) {
+    if (conn->job != nullptr) {
+      again.push_back(conn->job->id);
+      std::exchange(conn->job, nullptr)->conn = nullptr;
+    }
     drop(*conn);
   }
   for (const uint64_t id : again)
@@ -275,6 +306,8 @@ void Pool::moved(Host& host) {
   std::sort(again.begin(), again.end());
   host.waiting.insert(host.waiting.begin(), again.begin(), again.end());
   host.placing = false;
+  const timeval soon = to_timeval(kDoubtedFor);
+  if (going) event_add(host.relook, &soon);
 }
 
 // Its server is not found, but may be elsewhere soon.
@@ -338,9 +371,8 @@ Result<> Pool::connect(Job& job) {
   }
   auto owned = std::make_unique<Conn>(*this, host, bev);
   Conn& conn = *owned;
-  conn.address = host.preferred;
-  SocketAddress& address = host.found[conn.address];
-  auto* const to = reinterpret_cast<sockaddr*>(&address.at);
+  const SocketAddress& address = conn.address;
+  const auto* const to = reinterpret_cast<const sockaddr*>(&address.at);
   const int fd = ::socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   int error = fd < 0 ? errno : 0;
   if (fd < 0 && error != EAFNOSUPPORT) return fail_errno("socket for %s", host.text.c_str());
@@ -446,7 +478,7 @@ void Pool::answered(Conn& conn) {
   conn.pass_on();
   Job& job = *conn.job;
   job.response.done = conn.at;
-  const bool reuse = conn.parser.head().keep_alive && conn.moves == conn.host.moves &&
+  const bool reuse = conn.parser.head().keep_alive && index_of(conn.host.found, conn.address) &&
                      evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0 &&
                      evbuffer_get_length(bufferevent_get_output(conn.bev)) == 0;
   callbacks_.done(job.id, std::move(job.response));
@@ -477,13 +509,17 @@ void Pool::ended(Conn& conn, const std::string& why) {
   }
   doubt(host);
   const bool stale = conn.used && !job.retried;
-  const bool other = !conn.connected && !conn.used && ++job.attempts < host.found.size();
+  const auto at = index_of(host.found, conn.address);
+  const bool unmade = !conn.connected && !conn.used;
+  const bool moves = unmade && !at && !std::exchange(job.relooked, true);  // it has others now
+  if (moves) job.attempts = 0;
+  const bool other = moves || (unmade && ++job.attempts < host.found.size());
   Error error{Code::kUnavailable, strf("%s %s: %s", conn.connected ? "request to" : "connect to",
                                        to.c_str(), why.c_str())};
   const bool looks = !stale && !other && !conn.connected && host.looking && !job.relooked;
   if (!stale && !other && !looks) return failed(job, std::move(error));
   if (stale) job.retried = true;  // closed while the request was in flight: one retry on a new one
-  if (other) host.preferred = (conn.address + 1) % host.found.size();
+  if (other && at) host.preferred = (*at + 1) % host.found.size();
   conn.job = nullptr;
   job.conn = nullptr;
   if (looks)

@@ -4,7 +4,7 @@
 // It looks up a host's name again once a minute while requests to it come, and a second after its
 // server was not there or said nothing in time; meanwhile what is known of it holds. A request that
 // finds no server waits 3 s at most for what the name stands for now, and goes there, once. So do
-// those that still connect when the addresses turn out to be others.
+// those that still connect when two answers of the name server lack their address.
 //
 // Thread: the event thread once started; constructed before and destroyed after it runs.
 #pragma once
@@ -67,10 +67,11 @@ class Pool {
   struct Conn;
   Result<Host*> host_of(Job& job);
   void look_up_again(Host& host);
+  void look_up(Host& host);
   void looked_up(Host& host, Result<SocketAddresses> found);
   void doubt(Host& host);
   void await_lookup(Job& job, Error error);
-  void moved(Host& host);
+  void moved(Host& host, bool others);
   void give_up(Host& host);
   void place(Job& job);
   Result<> connect(Job& job);

@@ -43,7 +43,8 @@ struct Standing final : Clock {
 struct Names {
   std::atomic<int> last{1};  // of 127.0.0.x; 0: the name is not found
   std::atomic<int> next{0};  // of the address behind that one; 0: there is none
-  std::atomic<int> asked{0};
+  std::atomic<int> once{0};  // in place of `last` in the next answer
+  std::atomic<int> asked{0}, told{0};
   std::atomic<bool> silent{false};
   std::promise<void> speaks;
   std::shared_future<void> spoke = speaks.get_future().share();
@@ -62,7 +63,9 @@ struct Fixture {
     const auto found = [n = names](const io::Address& a) -> Result<SocketAddresses> {
       ++n->asked;
       if (n->silent) n->spoke.wait();
-      const int last = n->last, next = n->next;
+      const int once = n->once.exchange(0);
+      const int last = once != 0 ? once : n->last.load(), next = n->next;
+      ++n->told;
       if (a.host != kName || last == 0)
         return fail(Code::kUnavailable, "look up '%s': not there", a.host.c_str());
       SocketAddresses all = {address_of(last, a.port)};
@@ -278,6 +281,38 @@ TEST_CASE("a request that connects to where a server was goes where its name sta
   REQUIRE_MESSAGE(*one.result, (*one.result).error().what);
   CHECK((*one.result)->body == "2");
   CHECK(f.wait(late));
+}
+
+TEST_CASE("a connection that is being made is kept while its address comes and goes") {
+  Fixture f;
+  f.serve(2);
+  CHECK(f.ask() == "1");
+  f.servers.erase(1);
+  const io::Fd slow = f.says_nothing(1);
+  f.clock.pass(61s);
+  f.names->once = 2;
+  Fixture::Call call;
+  SUBCASE("among others of its name") {
+    f.names->last = 2;
+    f.names->next = 1;
+    f.send(call);
+    REQUIRE(f.until([&] { return f.names->told >= 2; }));
+    CHECK(f.ask("127.0.0.2") == "2");
+  }
+  SUBCASE("and one answer of the name server leaves it out") {
+    f.send(call);
+    REQUIRE(f.until([&] { return f.names->told >= 3 || call.result; }));
+  }
+  REQUIRE_FALSE(call.result);
+  std::vector<io::Fd> accepted;
+  CHECK(f.until([&] {
+    io::Fd one(::accept4(slow.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (one) accepted.push_back(std::move(one));
+    char byte = 0;
+    for (const io::Fd& fd : accepted)
+      if (::recv(fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return true;
+    return false;
+  }));
 }
 
 TEST_CASE("requests that go elsewhere keep their order, and go before those that wait") {
