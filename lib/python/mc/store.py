@@ -8,7 +8,8 @@
 A value is written once and immutable until it is removed; to put a key that is there moves
 nothing. Bytes move between the caller's memory and the nodes, without a copy in Python. Keys are
 text (UTF-8) or bytes, 1 to 1024 long. Any store may be used from any thread; every call ends within
-the option `timeout`.
+the option `timeout`; a put that no master answered takes up to a tenth of it more, to give its
+keys back.
 """
 from __future__ import annotations
 

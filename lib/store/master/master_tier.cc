@@ -312,8 +312,7 @@ bool Master::note_disk(const std::string& name, const DiskObjects::OnDisk& disk,
   return true;
 }
 
-// Removes the tenant's own disk objects if its disk quota requires it: oldest first, but no living
-// contexts.
+// Removes the tenant's own disk objects if its disk quota requires it, but no living contexts.
 bool Master::within_disk_quota(const Object& object, Time now) {
   const Tenant& t = tenants_[object.tenant];
   if (t.disk_quota == 0) return true;
@@ -321,10 +320,7 @@ bool Master::within_disk_quota(const Object& object, Time now) {
   if (object.bytes > t.disk_quota) return false;
   const uint64_t now_s = wall_ms(now) / 1000;
   while (tier_.objects().used_by(space) + object.bytes > t.disk_quota) {
-    const auto victim = tier_.objects().oldest_of(space, [&](const DiskObjects::OnDisk& o) {
-      return o.cls != static_cast<uint8_t>(ObjectClass::kContext) ||
-             (o.keep_until_s != 0 && o.keep_until_s <= now_s);
-    });
+    const auto victim = tier_.to_evict(space, now_s);
     if (!victim) return false;
     const auto disk = tier_.objects().find(*victim);
     if (disk && note_disk(*victim, *disk, now, "evicted: its tenant is at its quota of the disks"))

@@ -23,7 +23,10 @@ Generation DiskObjects::OnDisk::newest() const {
 DiskObjects::Space& DiskObjects::space_of(std::string_view name) {
   const auto [it, fresh] =
       space_numbers_.emplace(split(name).first, static_cast<uint32_t>(spaces_.size()));
-  if (fresh) spaces_.push_back({it->first, 0, IdList<Entry, &Entry::arrival>(table_.slab())});
+  if (fresh) {
+    const IdList<Entry, &Entry::arrival> none(table_.slab());
+    spaces_.push_back({it->first, 0, none, none});
+  }
   return spaces_[it->second];
 }
 
@@ -99,16 +102,6 @@ std::optional<DiskObjects::Keyed> DiskObjects::after(const std::string& space, s
   return std::nullopt;
 }
 
-std::optional<std::string> DiskObjects::oldest_of(
-    const std::string& space, const std::function<bool(const OnDisk&)>& may_go) const {
-  const Space* const known = known_space(space);
-  if (known == nullptr) return std::nullopt;
-  for (Id id = known->arrivals.front(); id != kNoId; id = known->arrivals.next(id))
-    if (const Entry& object = table_[id]; !lives(object) || may_go(on_disk(object)))
-      return name_of(object);
-  return std::nullopt;
-}
-
 uint64_t DiskObjects::used_by(const std::string& space) const {
   const Space* const known = known_space(space);
   return known == nullptr ? 0 : known->used;
@@ -120,6 +113,23 @@ uint64_t DiskObjects::memory() const {
 }
 
 // ---- changes
+
+std::optional<std::string> DiskObjects::to_evict(const std::string& space, uint64_t now_s) {
+  constexpr size_t kLooks = 16;  // a space may have a million contexts
+  const auto number = space_numbers_.find(space);
+  if (number == space_numbers_.end()) return std::nullopt;
+  auto& [name, used, others, contexts] = spaces_[number->second];
+  for (size_t looks = std::min(kLooks, contexts.size()); looks > 0; --looks) {
+    const Id id = contexts.front();
+    const Entry& object = table_[id];
+    if (!lives(object) || (object.keep_until_s != 0 && object.keep_until_s <= now_s))
+      return name_of(object);
+    contexts.erase(id);
+    contexts.push_back(id);
+  }
+  if (others.empty()) return std::nullopt;
+  return name_of(table_[others.front()]);
+}
 
 void DiskObjects::add(uint32_t holder, const TierObject& o) {
   Entry* object = lookup(o.name);
@@ -134,7 +144,7 @@ void DiskObjects::add(uint32_t holder, const TierObject& o) {
     object->checksum = o.checksum;
     object->keep_until_s = o.keep_until_s;
     object->cls = o.cls;
-    space.arrivals.push_back(object->self);
+    space.arrivals(*object).push_back(object->self);
     table_.list(*object);
     table_.sort();
     bytes_ += o.bytes;
@@ -184,7 +194,7 @@ void DiskObjects::charge(std::string_view name, uint64_t bytes, bool more) {
 
 void DiskObjects::erase(Entry& object) {
   bytes_ -= object.bytes;
-  spaces_[object.tenant].arrivals.erase(object.self);
+  spaces_[object.tenant].arrivals(object).erase(object.self);
   table_.erase(object);
 }
 

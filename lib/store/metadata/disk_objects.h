@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "store/metadata/ordered_table.h"
+#include "store/metadata/table.h"
 #include "store/protocol/tier_messages.h"
 
 namespace mc::store {
@@ -48,15 +49,16 @@ class DiskObjects {
   // objects without a copy, `most` at most, and counts them off.
   std::optional<Keyed> after(const std::string& space, std::string_view key, bool inclusive,
                              size_t& most) const;
-  // The oldest object for which `may_go` holds.
-  std::optional<std::string> oldest_of(const std::string& space,
-                                       const std::function<bool(const OnDisk&)>& may_go) const;
   uint64_t used_by(const std::string& space) const;  // all copies, and what was charged
   size_t size() const { return table_.size(); }
   uint64_t bytes() const { return bytes_; }
   uint64_t memory() const;
 
   // ---- changes
+  // The name of the object of `space` to evict: a context whose life is over at `now_s`, seconds of
+  // the wall clock, where a few that it looks at have one, by turns; else the oldest that is no
+  // context. Living contexts are never named.
+  std::optional<std::string> to_evict(const std::string& space, uint64_t now_s);
   // Requires: an entry of that name with a copy agrees in size and checksum.
   void add(uint32_t holder, const TierObject& object);
   // Returns: the object, if that was its last copy.
@@ -90,7 +92,7 @@ class DiskObjects {
   struct Entry {
     char* key_data = nullptr;  // the table's
     uint64_t bytes = 0, checksum = 0, keep_until_s = 0;
-    Link arrival;         // of its space, the oldest first
+    Link arrival;         // of its space
     Id copies = kNoId;    // the first
     uint32_t tenant = 0;  // the number of its space
     Id left = kNoId, right = kNoId, chain = kNoId, self = kNoId;
@@ -99,6 +101,7 @@ class DiskObjects {
     uint8_t cls = 0;
     bool waits : 1 = false, ordered : 1 = false;
     std::string_view key() const { return {key_data, key_bytes}; }
+    bool is_context() const { return cls == static_cast<uint8_t>(ObjectClass::kContext); }
     Id& spare() { return chain; }
   };
   static_assert(sizeof(Entry) <= 72);
@@ -113,7 +116,8 @@ class DiskObjects {
   struct Space {
     std::string name;
     uint64_t used = 0;
-    IdList<Entry, &Entry::arrival> arrivals;
+    IdList<Entry, &Entry::arrival> others, contexts;  // in order of arrival; contexts take turns
+    auto& arrivals(const Entry& object) { return object.is_context() ? contexts : others; }
   };
   struct Holder {
     uint64_t bytes = 0;

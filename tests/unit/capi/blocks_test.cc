@@ -213,15 +213,15 @@ TEST_CASE("a block matches when it is stored under every prefix") {
   CHECK(mc_store_match_blocks_within(store, prefixes, 2, hashes.data(), kHash, 4, 30'000, &none) ==
         MC_OK);
   CHECK(none == 3);
-  // More than one message holds: 40,000 keys.
-  const std::vector<uint8_t> many(20'000 * kHash, 0xa0);
-  CHECK(mc_store_match_blocks(store, prefixes, 2, many.data(), kHash, 20'000, &none) == MC_OK);
+  constexpr size_t kMany = 9000;  // of two prefixes: more keys than one message holds
+  const std::vector<uint8_t> many(kMany * kHash, 0xa0);
+  CHECK(mc_store_match_blocks(store, prefixes, 2, many.data(), kHash, kMany, &none) == MC_OK);
   CHECK(none == 0);
   const auto first = hashes_of({1});
   std::vector<uint8_t> repeated;
-  for (int i = 0; i < 20'000; ++i) repeated.insert(repeated.end(), first.begin(), first.end());
-  CHECK(mc_store_match_blocks(store, prefixes, 2, repeated.data(), kHash, 20'000, &none) == MC_OK);
-  CHECK(none == 20'000);
+  for (size_t i = 0; i < kMany; ++i) repeated.insert(repeated.end(), first.begin(), first.end());
+  CHECK(mc_store_match_blocks(store, prefixes, 2, repeated.data(), kHash, kMany, &none) == MC_OK);
+  CHECK(none == kMany);
   mc_kv_layout_free(layout);
 }
 

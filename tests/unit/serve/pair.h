@@ -125,7 +125,7 @@ struct Pair {
     p.fingerprint = options.fingerprint;
     p.pipeline_patience = 500ms * kSlow;
     p.store.master = options.master;
-    p.store.timeout = 1s * kSlow;
+    p.store.timeout = 3s * kSlow;
     p.pool = options.pool;
     p.trace = options.trace;
     p.pool_layers = options.pool_layers;
@@ -146,7 +146,7 @@ struct Pair {
     d.swap_bytes = options.swap_bytes;
     d.peer_timeout = options.peer_timeout;
     d.store.master = options.master;
-    d.store.timeout = 1s * kSlow;
+    d.store.timeout = 3s * kSlow;
     d.conductor_timeout = 3s * kSlow;
     d.tokenizer = options.tokenizer;
     d.trace = options.trace;

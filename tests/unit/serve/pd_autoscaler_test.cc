@@ -117,8 +117,10 @@ TEST_CASE("the conductor publishes its workers' loads and the wanted numbers") {
   c.p[0]->then = [&](const std::string& r) { c.d[0]->send(r, {65}, ""); };  // and goes on
   Heard heard;
   c.submit(heard);
-  REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["pd"]["decode_load"] > 0.0; }));
-  CHECK(c.conductor->cluster()["pd"]["prefill_load"] == 0.0);
+  CHECK(until(c.loop, [&] {
+    const Json pd = c.conductor->cluster()["pd"];
+    return pd["decode_load"] > 0.0 && pd["prefill_load"] == 0.0;
+  }));
   CHECK(c.conductor->cluster()["pd"]["enabled"] == true);
   options.pd.pd.band = 0.5;
   CHECK(options.check().error().what.find("--pd-deadband 0.5") != std::string::npos);

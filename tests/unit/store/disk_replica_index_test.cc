@@ -257,10 +257,38 @@ TEST_CASE("a tenant's objects are its own, in the order of their keys and of the
   CHECK(d.tier.objects().after(space, "c", false, most)->key == "z");
   CHECK(d.tier.objects().after("u", "", true, most) == std::nullopt);
   CHECK(d.tier.objects().used_by(space) == 200);
-  const auto any = [](const DiskObjects::OnDisk&) { return true; };
-  CHECK(d.tier.objects().oldest_of(space, any) == space + "z");
-  CHECK(d.tier.objects().oldest_of("", any) == "b");
-  CHECK(d.tier.objects().oldest_of("u", any) == std::nullopt);
+  CHECK(d.tier.to_evict(space, 0) == space + "z");
+  CHECK(d.tier.to_evict("", 0) == "b");
+  CHECK(d.tier.to_evict("u", 0) == std::nullopt);
+}
+
+TEST_CASE("of a space the contexts whose life is over are evicted first, living ones never") {
+  constexpr int kContexts = 1000;
+  Disks d;
+  const auto context = [](const std::string& name, uint64_t until_s) {
+    TierObject o = object(name, 1);
+    o.cls = static_cast<uint8_t>(ObjectClass::kContext);
+    o.keep_until_s = until_s;
+    return o;
+  };
+  std::vector<TierObject> all;
+  for (int i = 0; i < kContexts; ++i) all.push_back(context("c" + std::to_string(i), 0));
+  all.push_back(context("ends", 100));
+  all.push_back(object("old", 2));
+  all.push_back(object("new", 3));
+  d.mount("a", all);
+  CHECK(d.tier.to_evict("", 99) == "old");  // one look is at few of them
+  int looks = 1;
+  while (d.tier.to_evict("", 100) == "old") ++looks;
+  CHECK(looks > 10);
+  CHECK(looks < kContexts / 10);
+  CHECK(d.tier.to_evict("", 100) == "ends");
+  d.tier.forget("ends", {});
+  CHECK(d.tier.to_evict("", 100) == "old");
+  d.tier.forget("old", {});
+  CHECK(d.tier.to_evict("", 100) == "new");
+  d.tier.forget("new", {});
+  for (int i = 0; i < kContexts; ++i) CHECK(d.tier.to_evict("", UINT64_MAX) == std::nullopt);
 }
 
 TEST_CASE("the objects of a draining node come in turn, what is gone not again") {
