@@ -320,7 +320,7 @@ bool Master::within_disk_quota(const Object& object, Time now) {
   if (object.bytes > t.disk_quota) return false;
   const uint64_t now_s = wall_ms(now) / 1000;
   while (tier_.objects().used_by(space) + object.bytes > t.disk_quota) {
-    const auto victim = tier_.to_evict(space, now_s);
+    const auto victim = tier_.objects().to_evict(space, now_s);
     if (!victim) return false;
     const auto disk = tier_.objects().find(*victim);
     if (disk && note_disk(*victim, *disk, now, "evicted: its tenant is at its quota of the disks"))

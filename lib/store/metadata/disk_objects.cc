@@ -102,6 +102,23 @@ std::optional<DiskObjects::Keyed> DiskObjects::after(const std::string& space, s
   return std::nullopt;
 }
 
+std::optional<std::string> DiskObjects::to_evict(const std::string& space, uint64_t now_s) const {
+  constexpr size_t kLooks = 16;  // a space may have a million contexts
+  const Space* const known = known_space(space);
+  if (known == nullptr) return std::nullopt;
+  auto& contexts = known->contexts;
+  for (size_t looks = std::min(kLooks, contexts.size()); looks > 0; --looks) {
+    const Id id = contexts.front();
+    const Entry& object = table_[id];
+    if (!lives(object) || (object.keep_until_s != 0 && object.keep_until_s <= now_s))
+      return name_of(object);
+    contexts.erase(id);
+    contexts.push_back(id);
+  }
+  if (known->others.empty()) return std::nullopt;
+  return name_of(table_[known->others.front()]);
+}
+
 uint64_t DiskObjects::used_by(const std::string& space) const {
   const Space* const known = known_space(space);
   return known == nullptr ? 0 : known->used;
@@ -113,23 +130,6 @@ uint64_t DiskObjects::memory() const {
 }
 
 // ---- changes
-
-std::optional<std::string> DiskObjects::to_evict(const std::string& space, uint64_t now_s) {
-  constexpr size_t kLooks = 16;  // a space may have a million contexts
-  const auto number = space_numbers_.find(space);
-  if (number == space_numbers_.end()) return std::nullopt;
-  auto& [name, used, others, contexts] = spaces_[number->second];
-  for (size_t looks = std::min(kLooks, contexts.size()); looks > 0; --looks) {
-    const Id id = contexts.front();
-    const Entry& object = table_[id];
-    if (!lives(object) || (object.keep_until_s != 0 && object.keep_until_s <= now_s))
-      return name_of(object);
-    contexts.erase(id);
-    contexts.push_back(id);
-  }
-  if (others.empty()) return std::nullopt;
-  return name_of(table_[others.front()]);
-}
 
 void DiskObjects::add(uint32_t holder, const TierObject& o) {
   Entry* object = lookup(o.name);

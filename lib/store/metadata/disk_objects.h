@@ -49,16 +49,16 @@ class DiskObjects {
   // objects without a copy, `most` at most, and counts them off.
   std::optional<Keyed> after(const std::string& space, std::string_view key, bool inclusive,
                              size_t& most) const;
+  // The name of the object of `space` to evict: a context whose life is over at `now_s`, seconds of
+  // the wall clock, where a few that it looks at have one, by turns; else the oldest that is no
+  // context. Living contexts are never named.
+  std::optional<std::string> to_evict(const std::string& space, uint64_t now_s) const;
   uint64_t used_by(const std::string& space) const;  // all copies, and what was charged
   size_t size() const { return table_.size(); }
   uint64_t bytes() const { return bytes_; }
   uint64_t memory() const;
 
   // ---- changes
-  // The name of the object of `space` to evict: a context whose life is over at `now_s`, seconds of
-  // the wall clock, where a few that it looks at have one, by turns; else the oldest that is no
-  // context. Living contexts are never named.
-  std::optional<std::string> to_evict(const std::string& space, uint64_t now_s);
   // Requires: an entry of that name with a copy agrees in size and checksum.
   void add(uint32_t holder, const TierObject& object);
   // Returns: the object, if that was its last copy.
@@ -116,7 +116,8 @@ class DiskObjects {
   struct Space {
     std::string name;
     uint64_t used = 0;
-    IdList<Entry, &Entry::arrival> others, contexts;  // in order of arrival; contexts take turns
+    IdList<Entry, &Entry::arrival> others;            // in order of arrival
+    mutable IdList<Entry, &Entry::arrival> contexts;  // which take turns to be looked at
     auto& arrivals(const Entry& object) { return object.is_context() ? contexts : others; }
   };
   struct Holder {

@@ -72,9 +72,6 @@ class DiskReplicaIndex {
 
   // ---- queries and orders of the master
   const DiskObjects& objects() const { return objects_; }
-  std::optional<std::string> to_evict(const std::string& space, uint64_t now_s) {
-    return objects_.to_evict(space, now_s);
-  }
   // The node that serves the copy.
   const NodeRef& node_of(const DiskObjects::Copy& copy) const;
   // kFull: retry later; kNo: the node has no tier, or its disk has failed.

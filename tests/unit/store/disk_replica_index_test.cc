@@ -257,9 +257,9 @@ TEST_CASE("a tenant's objects are its own, in the order of their keys and of the
   CHECK(d.tier.objects().after(space, "c", false, most)->key == "z");
   CHECK(d.tier.objects().after("u", "", true, most) == std::nullopt);
   CHECK(d.tier.objects().used_by(space) == 200);
-  CHECK(d.tier.to_evict(space, 0) == space + "z");
-  CHECK(d.tier.to_evict("", 0) == "b");
-  CHECK(d.tier.to_evict("u", 0) == std::nullopt);
+  CHECK(d.tier.objects().to_evict(space, 0) == space + "z");
+  CHECK(d.tier.objects().to_evict("", 0) == "b");
+  CHECK(d.tier.objects().to_evict("u", 0) == std::nullopt);
 }
 
 TEST_CASE("of a space the contexts whose life is over are evicted first, living ones never") {
@@ -277,18 +277,19 @@ TEST_CASE("of a space the contexts whose life is over are evicted first, living 
   all.push_back(object("old", 2));
   all.push_back(object("new", 3));
   d.mount("a", all);
-  CHECK(d.tier.to_evict("", 99) == "old");  // one look is at few of them
+  CHECK(d.tier.objects().to_evict("", 99) == "old");  // one look is at few of them
   int looks = 1;
-  while (d.tier.to_evict("", 100) == "old") ++looks;
+  while (d.tier.objects().to_evict("", 100) == "old") ++looks;
   CHECK(looks > 10);
   CHECK(looks < kContexts / 10);
-  CHECK(d.tier.to_evict("", 100) == "ends");
+  CHECK(d.tier.objects().to_evict("", 100) == "ends");
   d.tier.forget("ends", {});
-  CHECK(d.tier.to_evict("", 100) == "old");
+  CHECK(d.tier.objects().to_evict("", 100) == "old");
   d.tier.forget("old", {});
-  CHECK(d.tier.to_evict("", 100) == "new");
+  CHECK(d.tier.objects().to_evict("", 100) == "new");
   d.tier.forget("new", {});
-  for (int i = 0; i < kContexts; ++i) CHECK(d.tier.to_evict("", UINT64_MAX) == std::nullopt);
+  for (int i = 0; i < kContexts; ++i)
+    CHECK(d.tier.objects().to_evict("", UINT64_MAX) == std::nullopt);
 }
 
 TEST_CASE("the objects of a draining node come in turn, what is gone not again") {
