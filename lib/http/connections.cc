@@ -115,7 +115,8 @@ struct Connections::Conn final : Parser::Events {
   ~Conn() override {
     release();
     owner.lingering_.ended(rest);
-    owner.untaken -= buffered();
+    owner.totals->untaken -= buffered();
+    owner.totals->unwritten -= out.size();
     owner.slots_.closed(slot);
     event_free(timer);
     bufferevent_free(bev);
@@ -133,7 +134,7 @@ struct Connections::Conn final : Parser::Events {
   size_t output() const { return buffered() + out.size(); }
 
   void release() {
-    *owner.body_bytes_ -= std::exchange(incoming.held, 0);
+    owner.totals->bodies -= std::exchange(incoming.held, 0);
     if (flow) flow->release();
   }
   bool stop(int code, std::string reason) {
@@ -168,9 +169,9 @@ struct Connections::Conn final : Parser::Events {
   bool on_body(std::string_view piece) override {
     if (body.size() + piece.size() > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
-    if (*owner.body_bytes_ + piece.size() > owner.options_.bodies_max)
+    if (owner.totals->bodies + piece.size() > owner.options_.bodies_max)
       return stop(503, "this server holds too many large requests already");
-    *owner.body_bytes_ += piece.size();
+    owner.totals->bodies += piece.size();
     incoming.held += piece.size();
     pace.arrived(piece.size());
     // Memory for all of it in few steps, but no more than eight times what came.
@@ -240,7 +241,7 @@ struct Connections::Conn final : Parser::Events {
     }
   }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info* change, void* self) {
-    of(self).owner.untaken += change->n_added - change->n_deleted;
+    of(self).owner.totals->untaken += change->n_added - change->n_deleted;
     if (change->n_deleted > 0) of(self).client.wrote(change->n_deleted);
     if (evbuffer_get_length(buffer) == 0) of(self).client.pace.caught_up();
     if (!of(self).flow) return;
@@ -371,7 +372,7 @@ void Connections::complete(Conn& conn) {
   a.request.peer = conn.peer;
   a.request.local = conn.peer == kLocalPeer;
   a.request.received = thread_.now();
-  a.flow = conn.flow = std::make_shared<Flow>(body_bytes_);
+  a.flow = conn.flow = std::make_shared<Flow>(totals);
   conn.flow->held = std::exchange(conn.incoming.held, 0);
   conn.state = Conn::State::kAnswering;
   conn.in_body = false;
@@ -407,9 +408,12 @@ void Connections::refuse(Conn& conn, int status, const std::string& why, uint64_
 
 void Connections::send(uint64_t exchange, std::string bytes, bool last, bool keep_alive) {
   const auto it = exchanges_.find(exchange);
-  if (it == exchanges_.end()) return;
-  Conn& conn = *it->second;
   const size_t size = bytes.size();
+  if (it == exchanges_.end()) {
+    totals->unwritten -= size;
+    return;
+  }
+  Conn& conn = *it->second;
   if (conn.out.empty())
     conn.out = std::move(bytes);
   else
@@ -433,7 +437,7 @@ void Connections::on_flush(int, short, void* self) {
   Connections& c = *static_cast<Connections*>(self);
   for (size_t i = 0; i < c.unsent_.size(); ++i) {
     if (c.unsent_[i] != nullptr) c.flush(*c.unsent_[i]);
-    while (c.untaken > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
+    while (c.totals->untaken > c.options_.answers_max.n && !c.conns_.empty()) c.drop_slowest();
   }
   c.unsent_.clear();
 }
@@ -444,7 +448,7 @@ void Connections::drop_slowest() {
       conns_.begin(), conns_.end(),
       [](const auto& a, const auto& b) { return a.first->buffered() < b.first->buffered(); });
   log_warn("http", "%s is closed: its clients leave %s of answers unread, this one %s",
-           most->first->peer.c_str(), rounded_bytes_text(untaken).c_str(),
+           most->first->peer.c_str(), rounded_bytes_text(totals->untaken).c_str(),
            rounded_bytes_text(most->first->buffered()).c_str());
   drop(*most->first);
 }
@@ -463,6 +467,7 @@ void Connections::flush(Conn& conn) {
   }
   const std::string taken = std::exchange(conn.out, {});
   if (!rest.empty()) conn.write(std::string_view(taken).substr(taken.size() - rest.size()));
+  totals->unwritten -= taken.size();
   conn.flow->buffered = conn.output();
   if (!std::exchange(conn.ended, false)) return look_taken(conn);
   if (!conn.close_after) {

@@ -21,19 +21,35 @@ struct event;
 
 namespace mc::http {
 
+// Bytes of all connections.
+struct Totals {
+  std::atomic<uint64_t> bodies{0};  // held by requests that are read or answered
+  std::atomic<size_t> untaken{0};   // of answers in the connections' buffers
+  // Of answers, on their way there. No client left these: they count for no client's end.
+  std::atomic<size_t> unwritten{0};
+  size_t unread() const {
+    const size_t coming = unwritten;  // first: what moves on meanwhile counts twice
+    return coming + untaken;
+  }
+};
+
 // Shared by an exchange (loop) and its connection (event thread).
 struct Flow {
-  explicit Flow(std::shared_ptr<std::atomic<uint64_t>> b) : bodies(std::move(b)) {}
+  explicit Flow(std::shared_ptr<Totals> t) : totals(std::move(t)) {}
   ~Flow() { release(); }
-  void release() { *bodies -= held.exchange(0); }  // the request's body was freed
-  std::shared_ptr<void> hand_over() {              // it is freed when the token goes
-    return {nullptr, [all = bodies, n = held.exchange(0)](void*) { *all -= n; }};
+  void release() { totals->bodies -= held.exchange(0); }  // the request's body was freed
+  std::shared_ptr<void> hand_over() {                     // it is freed when the token goes
+    return {nullptr, [all = totals, n = held.exchange(0)](void*) { all->bodies -= n; }};
+  }
+  void wrote(size_t n) {
+    queued += n;
+    totals->unwritten += n;
   }
   std::atomic<size_t> queued{0};    // written, not yet in the connection's buffer
   std::atomic<size_t> buffered{0};  // in that buffer, not yet taken by the kernel
   std::atomic<size_t> awaited{0};   // told once less is unsent; 0: nobody waits for that
   std::atomic<size_t> held{0};      // bytes of the request's body, counted in
-  const std::shared_ptr<std::atomic<uint64_t>> bodies;
+  const std::shared_ptr<Totals> totals;
 };
 
 // A complete request on its way to the loop.
@@ -66,7 +82,7 @@ class Connections {
 
   // Arrivals that wait for the loop; the loop counts them down.
   std::atomic<uint32_t> waiting{0};
-  std::atomic<size_t> untaken{0};  // bytes of answers in the connections' buffers
+  const std::shared_ptr<Totals> totals = std::make_shared<Totals>();
 
  private:
   struct Conn;
@@ -95,9 +111,6 @@ class Connections {
   bool stopping_ = false;
   uint64_t next_exchange_ = 1;
   std::atomic<size_t> open_{0};
-  // Held by requests that are read or answered.
-  const std::shared_ptr<std::atomic<uint64_t>> body_bytes_ =
-      std::make_shared<std::atomic<uint64_t>>(0);
   ConnectionSlots slots_;
   Lingering lingering_;
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;

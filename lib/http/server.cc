@@ -36,7 +36,7 @@ struct Exchange::Impl {
   }
   void send(std::string bytes, bool last) {
     if (gone) return;
-    flow->queued += bytes.size();
+    flow->wrote(bytes.size());
     inbox->post([c = connections, x = id, b = std::move(bytes), last, keep = keep_alive]() mutable {
       c->send(x, std::move(b), last, keep);
     });
@@ -232,7 +232,7 @@ const std::string& Server::local_socket() const { return impl_->local_socket; }
 void Server::stop_accepting() {
   impl_->thread.inbox()->post([c = impl_->connections.get()] { c->stop_accepting(); });
 }
-size_t Server::unread() const { return impl_->connections->untaken; }
+size_t Server::unread() const { return impl_->connections->totals->unread(); }
 size_t Server::open_exchanges() const { return impl_->connections->open(); }
 
 bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::string& not_ready,

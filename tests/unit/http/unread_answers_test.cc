@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "http/connections.h"
 #include "http/pace.h"
 #include "tests/unit/http/raw.h"
 
@@ -40,51 +41,91 @@ TEST_CASE("answers that clients leave unread are bounded in all: who left most i
   CHECK_FALSE(seen[1].gone());
 }
 
+namespace {
+
+// Connections without a server, which shows no more than a sum.
+struct Bare {
+  io::Loop& loop;
+  EventThread thread{loop};
+  std::vector<Arrival> seen;
+  size_t gone = 0;
+  Connections connections;
+  std::string address;
+
+  Bare(io::Loop& l, const ServerOptions& options)
+      : loop(l),
+        connections(thread, options,
+                    {.arrived =
+                         [this](Arrival a) {
+                           thread.to_loop([this, arrived = std::move(a)]() mutable {
+                             seen.push_back(std::move(arrived));
+                           });
+                         },
+                     .gone = [this](uint64_t) { thread.to_loop([this] { ++gone; }); },
+                     .taken = [](uint64_t) {}}) {
+    const auto port = connections.listen("127.0.0.1", 0);
+    REQUIRE(port);
+    address = "127.0.0.1:" + std::to_string(*port);
+    thread.start();
+  }
+  ~Bare() { thread.stop(); }
+  Bare(const Bare&) = delete;
+  Bare& operator=(const Bare&) = delete;
+  void write(const Arrival& to, std::string bytes) {
+    to.flow->wrote(bytes.size());
+    thread.inbox()->post([this, id = to.exchange, b = std::move(bytes)]() mutable {
+      connections.send(id, std::move(b), false, true);
+    });
+  }
+};
+
+}  // namespace
+
 TEST_CASE("answers that are written at once are never more than the bound, but for one of them") {
   constexpr size_t kOne = 2 << 20, kAll = 16 << 20;
   SteadyClock clock;
   io::Loop loop(clock);
-  std::vector<Exchange> seen;
   std::promise<void> written;
+  std::atomic<bool> stands{false};
   ServerOptions options;
   options.answers_max = Bytes{kAll};
-  options.refusal = [done = written.get_future().share()](int, const std::string&) {
+  options.refusal = [&stands, done = written.get_future().share()](int, const std::string&) {
+    stands = true;
     done.wait();  // the server's thread waits with it
     return Page{"text/plain", "no\n"};
   };
-  const auto server =
-      Server::open(loop, "127.0.0.1:0", options, [&](Exchange x) { seen.push_back(std::move(x)); });
-  REQUIRE(server);
+  Bare bare(loop, options);
   using http::testing::RawClient;
   std::vector<std::unique_ptr<RawClient>> clients;
   for (size_t i = 0; i < 40; ++i) {
-    auto& client = *clients.emplace_back(std::make_unique<RawClient>(loop, (*server)->address()));
+    auto& client = *clients.emplace_back(std::make_unique<RawClient>(loop, bare.address));
     client.small_buffer();
     client.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    REQUIRE(http::testing::wait_until(loop, [&] { return seen.size() > i; }));
-    seen.back().start(200, "text/plain");
+    REQUIRE(http::testing::wait_until(loop, [&] { return bare.seen.size() > i; }));
   }
-  RawClient rude(loop, (*server)->address());
+  RawClient rude(loop, bare.address);
   rude.send("not HTTP\r\n\r\n");
-  for (const Exchange& x : seen) x.write(std::string(kOne, 'x'));
+  CHECK(http::testing::wait_until(loop, [&] { return stands.load(); }));
+  for (const Arrival& a : bare.seen) bare.write(a, std::string(kOne, 'x'));
+  CHECK(bare.connections.totals->untaken == 0);
+  CHECK(bare.connections.totals->unread() ==
+        40 * kOne);  // it counts where it waits to be sent, too
   std::atomic<size_t> most{0};
   std::atomic<bool> over{false};
   std::thread looks([&] {
-    while (!over) most = std::max(most.load(), (*server)->unread());
+    while (!over) most = std::max(most.load(), bare.connections.totals->untaken.load());
   });
   written.set_value();
-  const bool closed = http::testing::wait_until(loop, [&] {
-    const auto gone =
-        std::count_if(seen.begin(), seen.end(), [](const Exchange& x) { return x.gone(); });
-    return gone >= 25 && (*server)->unread() <= kAll;
-  });
+  const bool closed = http::testing::wait_until(
+      loop, [&] { return bare.gone >= 25 && bare.connections.totals->unread() <= kAll; });
   over = true;
   looks.join();
-  most = std::max(most.load(), (*server)->unread());
+  most = std::max(most.load(), bare.connections.totals->untaken.load());
   CHECK(closed);
   CHECK(most > kAll / 2);
   CHECK(most <= kAll + 2 * kOne);
-  CHECK((*server)->unread() > kAll / 2);  // those that are left have their place
+  CHECK(bare.connections.totals->unread() > kAll / 2);  // those that are left have their place
+  CHECK(bare.connections.totals->unread() == bare.connections.totals->untaken);
 }
 
 TEST_CASE(
