@@ -36,8 +36,10 @@ void PdControl::hold(Time now) {
   next_ = now + options_.interval;
 }
 
-PdMove PdControl::pressure(bool joins) const {
-  return (factor_ > 1) == joins ? PdMove::kToDecode : PdMove::kToPrefill;
+PdMove pressure(double prefill_load, double decode_load, double band) {
+  const double factor = (decode_load + 1) / (prefill_load + 1);
+  if (factor > band) return PdMove::kToDecode;
+  return factor < 1 / band ? PdMove::kToPrefill : PdMove::kNone;
 }
 
 PdDecision PdControl::decide(size_t prefill_nodes, size_t decode_nodes, Time now) {
@@ -51,7 +53,7 @@ PdDecision PdControl::decide(size_t prefill_nodes, size_t decode_nodes, Time now
   d.decode_load = trimmed_mean(std::move(decode_), options_.trim);
   prefill_.clear();
   decode_.clear();
-  d.factor = factor_ = (d.decode_load + 1) / (d.prefill_load + 1);
+  d.factor = (d.decode_load + 1) / (d.prefill_load + 1);
   const std::string loads =
       strf("prefill %.2f on %zu, decode %.2f on %zu, factor %.2f", d.prefill_load, prefill_nodes,
            d.decode_load, decode_nodes, d.factor);

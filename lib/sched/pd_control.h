@@ -48,15 +48,15 @@ class PdControl {
   PdDecision decide(size_t prefill_nodes, size_t decode_nodes, Time now);
   // For a node that moves: drops the samples, and decides nothing for an interval.
   void hold(Time now);
-  // Where a node that joins should go, or (leaving) from where one should be taken.
-  PdMove pressure(bool joins) const;
 
  private:
   PdOptions options_;
   std::vector<double> prefill_, decode_;
-  double factor_ = 1;
   Time next_{}, quiet_until_{};
 };
+
+// The side that needs nodes most, by its load; kNone within the dead band.
+PdMove pressure(double prefill_load, double decode_load, double band);
 
 // The mean of what is left when the lowest and highest `trim` of the values are dropped.
 double trimmed_mean(std::vector<double> values, double trim);

@@ -37,7 +37,7 @@ struct FleetWorker {
   uint64_t joined = 0;  // a number of its own, by Roster::join
   std::string control;  // the address of its process
   bool draining = false;
-  uint64_t blocks_total = 0, blocks_free = 0;  // as it said last
+  uint64_t blocks_total = 0, blocks_free = 0, blocks_cached = 0;  // as it said last
   // Decode: above 0, answers take blocks as they grow, and growth - 1 blocks stay free. 0: a
   // request takes the blocks of its prompt and answer at once.
   uint64_t growth = 0;

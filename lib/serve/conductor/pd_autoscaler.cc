@@ -79,9 +79,7 @@ void PdAutoscaler::decide(const PoolLoads& loads, Time now) {
 }
 
 sched::PdMove PdAutoscaler::pressure() const {
-  const double factor = (loads_.decode + 1) / (loads_.prefill + 1);
-  if (factor > options_.pd.band) return sched::PdMove::kToDecode;
-  return factor < 1 / options_.pd.band ? sched::PdMove::kToPrefill : sched::PdMove::kNone;
+  return sched::pressure(loads_.prefill, loads_.decode, options_.pd.band);
 }
 
 Json PdAutoscaler::state() const {

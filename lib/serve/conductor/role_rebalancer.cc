@@ -1,7 +1,6 @@
 #include "serve/conductor/role_rebalancer.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "base/log.h"
 
@@ -15,15 +14,12 @@ const char* role_name(bool prefill) { return prefill ? "prefill" : "decode"; }
 }  // namespace
 
 RoleRebalancer::RoleRebalancer(io::Loop& loop, WorkerRegistry& workers, Metrics& metrics)
-    : loop_(loop), workers_(workers), metrics_(metrics) {}
+    : loop_(loop), workers_(workers), metrics_(metrics), moves_(workers.roster()) {}
 
 bool RoleRebalancer::decide_side(sched::PdMove pressure) const {
-  size_t count[2] = {};  // decode, prefill; those on their way too
-  for (const auto& [node, w] : workers_.all()) count[w->prefill] += !w->draining;
-  for (const auto& [node, p] : placing_) count[p.prefill] += workers_.all().count(node) == 0;
-  if (count[0] == 0 || count[1] == 0) return count[1] == 0;
-  if (pressure != sched::PdMove::kNone) return pressure == sched::PdMove::kToPrefill;
-  return count[1] <= count[0];
+  size_t coming[2] = {};  // decode, prefill
+  for (const auto& [node, p] : placing_) coming[p.prefill] += workers_.all().count(node) == 0;
+  return moves_.joins_prefill(pressure, coming[true], coming[false]);
 }
 
 void RoleRebalancer::joined(const Heartbeat& beat, sched::PdMove pressure, Time now) {
@@ -63,47 +59,15 @@ void RoleRebalancer::send(rpc::Client& client, const NodeId& node, const SetRole
                 log_warn("conductor", "worker %s did not take the role %s: %s",
                          escape(node).c_str(), m.role.c_str(), set.error().what.c_str());
                 placing_.erase(node);
-                if (moving_.node == node) moving_.node.clear();
+                moves_.fails(node);
               });
 }
 
-bool RoleRebalancer::one_of_two(const Worker& worker) const {
-  return std::any_of(workers_.all().begin(), workers_.all().end(), [&](const auto& other) {
-    return other.second.get() != &worker && other.second->control == worker.control;
-  });
-}
-
-Worker* RoleRebalancer::least_loaded(bool prefill, bool halves, Time now) {
-  Worker* best = nullptr;
-  const auto key = [&](const Worker& w) {
-    return std::tuple(w.requests, w.ledger.wait_ms(now), w.load.blocks_cached,
-                      std::string_view(w.node));
-  };
-  for (const auto& [node, w] : workers_.all())
-    if (w->prefill == prefill && !w->draining && (halves || !one_of_two(*w)) &&
-        (best == nullptr || key(*w) < key(*best)))
-      best = w.get();
-  return best;
-}
-
-bool RoleRebalancer::moving(Time now) {
-  if (moving_.node.empty()) return false;
-  const Worker* const w = workers_.find(moving_.node);
-  // One that is between its roles is not known for a moment.
-  const bool there = w != nullptr && w->prefill == moving_.to_prefill;
-  const bool another = w != nullptr && w->epoch != moving_.epoch;
-  if (there || another || now >= moving_.until) moving_.node.clear();
-  return !moving_.node.empty();
-}
-
 std::string RoleRebalancer::move(sched::PdMove where, const std::string& why, Time now) {
-  if (where == sched::PdMove::kNone || moving(now)) return {};
   const bool to_prefill = where == sched::PdMove::kToPrefill;
-  Worker* const w = least_loaded(!to_prefill, false, now);
-  if (w == nullptr || workers_.live(!to_prefill) < 2) return {};
-  moving_ = {w->node, w->epoch, to_prefill, now + kDrainMax};
-  workers_.roster().note(*w);
-  w->draining = true;  // it will say so itself
+  const sched::FleetWorker* const chosen = moves_.move(where, now);
+  if (chosen == nullptr) return {};
+  Worker* const w = workers_.find(chosen->node);
   log_info("conductor", "%s worker %s is to be a %s worker: %s", role_name(w->prefill),
            w->node.c_str(), role_name(to_prefill), why.c_str());
   metrics_
@@ -123,15 +87,11 @@ Result<RoleRebalancer::Dismissed> RoleRebalancer::dismiss(const std::string& nod
     if (w == nullptr)
       return fail(Code::kNotFound, "no worker '%s': /cluster lists them", escape(node).c_str());
   } else {
-    bool prefill = pressure == sched::PdMove::kNone ? workers_.live(true) > workers_.live(false)
-                                                    : pressure == sched::PdMove::kToDecode;
-    if (!role.empty())
-      prefill = role == "prefill";
-    else if (workers_.live(prefill) < 2)
-      prefill = !prefill;
-    w = least_loaded(prefill, true, now);
-    if (w == nullptr)
+    const bool prefill = role.empty() ? moves_.leaves_prefill(pressure) : role == "prefill";
+    const sched::FleetWorker* const chosen = moves_.least_loaded(prefill, true, now);
+    if (chosen == nullptr)
       return fail(Code::kNotFound, "no %s worker can be dismissed", role_name(prefill));
+    w = workers_.find(chosen->node);
   }
   for (const auto& [name, other] : workers_.all())  // the halves of its process
     if (other->control == w->control && !other->draining && workers_.live(other->prefill) < 2)

@@ -1,13 +1,7 @@
 // Applies scaling decisions: gives idle workers a role, moves workers between roles, drains them.
-//
-//   - A worker of the role auto joins the side that has none, else the busier one. Where both are
-//     equally busy it joins the smaller.
-//   - A move takes the worker of the giving side that has the least to finish, never one half of a
-//     process that does both. One worker moves at a time.
-//   - A dismissal takes a worker of the idler side, unless that would leave none there.
-//
-// Workers move by draining. The rebalancer remembers only moves under way. Several conductors may
-// rebalance the same workers: a worker obeys the first.
+// sched::RoleMoves says which worker, and which role; this tells the worker. One of the role auto
+// waits for one; a dismissed worker drains and ends. The rebalancer remembers only what is under
+// way. Several conductors may rebalance the same workers: a worker obeys the first.
 //
 // Thread: the loop's. Source: Mooncake paper, section 5.1 (machines that come and go).
 #pragma once
@@ -18,6 +12,7 @@
 #include "base/metrics.h"
 #include "io/loop.h"
 #include "sched/pd_control.h"
+#include "sched/request/role_moves.h"
 #include "serve/conductor/pd_autoscaler.h"
 #include "serve/conductor/worker_registry.h"
 
@@ -25,8 +20,7 @@ namespace mc::serve {
 
 class RoleRebalancer {
  public:
-  static constexpr Duration kPatience = std::chrono::seconds(5);   // for an answer, or a join
-  static constexpr Duration kDrainMax = std::chrono::minutes(10);  // then another may move
+  static constexpr Duration kPatience = std::chrono::seconds(5);  // for an answer, or a join
   RoleRebalancer(io::Loop& loop, WorkerRegistry& workers, Metrics& metrics);
   RoleRebalancer(const RoleRebalancer&) = delete;
   RoleRebalancer& operator=(const RoleRebalancer&) = delete;
@@ -35,7 +29,7 @@ class RoleRebalancer {
   void joined(const Heartbeat& beat, sched::PdMove pressure, Time now);
   // Starts a move. Returns: the worker's name; empty when none can move.
   std::string move(sched::PdMove where, const std::string& why, Time now);
-  bool moving(Time now);  // one is under way
+  bool moving(Time now) { return moves_.moving(now); }  // one is under way
 
   struct Dismissed {
     std::string node, role;
@@ -51,8 +45,6 @@ class RoleRebalancer {
     Time until{};
   };
   bool decide_side(sched::PdMove pressure) const;  // of one that joins: prefill
-  Worker* least_loaded(bool prefill, bool halves, Time now);
-  bool one_of_two(const Worker& worker) const;
   void send(rpc::Client& client, const NodeId& node, const SetRole& m);
 
   io::Loop& loop_;
@@ -60,13 +52,7 @@ class RoleRebalancer {
   Metrics& metrics_;
   std::map<NodeId, Placing> placing_;                          // given a side, not joined yet
   std::map<std::string, std::unique_ptr<rpc::Client>> autos_;  // by control address
-  struct Moving {
-    NodeId node;
-    uint64_t epoch = 0;
-    bool to_prefill = false;
-    Time until{};
-  };
-  Moving moving_;  // its node empty: none
+  sched::RoleMoves moves_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -144,6 +144,7 @@ Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) 
   roster_.tell_others(*worker, beat.load.others_requests, beat.load.others_tokens);
   worker->blocks_total = beat.load.blocks_total;
   worker->blocks_free = beat.load.blocks_free;
+  worker->blocks_cached = beat.load.blocks_cached;
   worker->growth = beat.load.growth;
   if (beat.pool_reuse <= static_cast<uint8_t>(sched::PoolUse::kAlways))
     worker->pool = static_cast<sched::PoolUse>(beat.pool_reuse);

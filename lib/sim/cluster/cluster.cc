@@ -61,6 +61,7 @@ Cluster::Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& a
       groups_(o.prefill / o.cpp_group),
       network_(groups_ + o.decode, nic(spec, o)),
       control_(o.pd),
+      moves_(roster_),
       coupled_(o.engine != "disaggregated") {
   make_nodes();
   requests_.resize(arrivals.size());

@@ -22,10 +22,10 @@
 // Nodes fail and return by script (`fault`). A failed node loses its memory and keeps its SSD. The
 // machine hears of it at once.
 //
-// The number of serving nodes may change by script (`machines`). An added node joins the side that
-// the P/D controller finds busier. A removed node leaves the idler side when its requests have
-// finished; its cache goes with it. A node that changes sides keeps its cache, which serves again
-// when it returns to prefill.
+// The number of serving nodes may change by script (`machines`). Which side an added node joins,
+// and which node leaves or changes sides, says the live conductor's own object (sched::RoleMoves).
+// A removed node leaves when its requests have finished; its cache goes with it. A node that
+// changes sides keeps its cache, which serves again when it returns to prefill.
 //
 // Not modelled: memory pressure of prefill engines, the pool, messages that are lost or late. Of an
 // answer the machine hears the first token, and all others with the last: it learns no step times.

@@ -29,44 +29,27 @@ Sample Cluster::measure() const {
   return s;
 }
 
+// As a live conductor's autoscaler: nothing is decided while a node moves.
 void Cluster::control() {
-  const Sample s = measure();
-  control_.sample(s.prefill_load, s.decode_load);
-  if (now_ >= control_.deadline()) {
-    const auto d = control_.decide(s.prefill_nodes, s.decode_nodes, now_);
-    if (d.move != sched::PdMove::kNone) move(d);
+  for (SimNode& n : nodes_)
+    n.worker.blocks_cached = n.prefill && !n.down && n.cache ? n.cache->dram_used() : 0;
+  if (moves_.moving(now_)) {
+    control_.hold(now_);
+  } else {
+    const Sample s = measure();
+    control_.sample(s.prefill_load, s.decode_load);
+    if (now_ >= control_.deadline()) move(control_.decide(s.prefill_nodes, s.decode_nodes, now_));
   }
   if (!over()) events_.push(now_ + std::chrono::seconds(1), {Kind::kControl});
 }
 
-// The node of that side with the least work left, among those that stay.
-uint32_t Cluster::least_loaded(bool prefill) const {
-  uint32_t found = kNowhere;
-  double least = INFINITY;
-  for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    const SimNode& n = nodes_[i];
-    if (n.prefill != prefill || n.down || n.worker.draining) continue;
-    const double load =
-        prefill ? n.worker.ledger.wait_ms(now_) : static_cast<double>(n.worker.requests);
-    if (load >= least) continue;
-    least = load;
-    found = i;
-  }
-  return found;
-}
-
-// The node with the least work left drains, then changes sides. One node moves at a time, and none
-// that is the last to take requests.
+// The node with the least work left drains, then changes sides.
 void Cluster::move(const sched::PdDecision& d) {
-  const bool from_prefill = d.move == sched::PdMove::kToDecode;
-  for (const SimNode& n : nodes_)
-    if (n.worker.draining && !n.leaving) return;
-  if (roster_.live(from_prefill) < 2) return;
-  const uint32_t donor = least_loaded(from_prefill);
-  if (donor == kNowhere) return;
-  drain(donor, true);
-  result_.moves.push_back({to_seconds(now_ - start_), nodes_[donor].name,
-                           from_prefill ? "decode" : "prefill", d.reason});
+  const sched::FleetWorker* const chosen = moves_.move(d.move, now_);
+  if (chosen == nullptr) return;
+  drained_.push_back(numbers_.at(chosen->node));
+  result_.moves.push_back(
+      {to_seconds(now_ - start_), chosen->node, chosen->prefill ? "decode" : "prefill", d.reason});
 }
 
 // Nodes that drained and have no request left change sides, or go.

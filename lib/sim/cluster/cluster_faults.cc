@@ -92,6 +92,7 @@ void Cluster::down(uint32_t node) {
   }
   n.prefiller.reset();
   ++n.prefill_turn;
+  ++n.epoch;
   if (n.cache) n.cache->lose_memory();
   if (coupled_) {
     index_.retire(slot(node));

@@ -1,6 +1,5 @@
 // Adds and removes nodes at the times of --machines, and picks their sides.
 #include <algorithm>
-#include <array>
 
 #include "base/units.h"
 #include "sim/cluster/cluster_state.h"
@@ -17,6 +16,9 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
   if (!o.machines.empty() && !o.pd_control)
     return fail(Code::kInvalid,
                 "--machines needs --pd-control, which picks the side of each node: give both");
+  if (!o.machines.empty() && o.engine != "disaggregated")
+    return fail(Code::kInvalid, "--machines needs --engine disaggregated: %s nodes have no side",
+                o.engine.c_str());
   const uint64_t all = o.prefill + o.decode;
   std::vector<Machines> out;
   for (const std::string& text : o.machines) {
@@ -62,8 +64,10 @@ bool Cluster::bring_back() {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     SimNode& n = nodes_[i];
     if (!n.away) continue;
+    const Sample s = measure();  // of those that serve already
+    const bool decode =
+        !moves_.joins_prefill(sched::pressure(s.prefill_load, s.decode_load, o_.pd.band));
     n.away = n.down = false;
-    const bool decode = control_.pressure(true) == sched::PdMove::kToDecode;
     result_.moves.push_back({to_seconds(now_ - start_), n.name, decode ? "decode" : "prefill",
                              "more machines: to the busier side"});
     decode ? become_decode(i) : become_prefill(i);
@@ -74,13 +78,11 @@ bool Cluster::bring_back() {
 
 // Removes a node from the idler side; from the other side if the idler has a single node left.
 bool Cluster::take_away() {
-  std::array<size_t, 2> left{};  // decode, prefill
-  for (const SimNode& n : nodes_)
-    if (!n.down && !n.worker.draining) ++left[n.prefill];
-  bool prefill = control_.pressure(false) == sched::PdMove::kToPrefill;
-  if (left[prefill] < 2) prefill = !prefill;
-  if (left[prefill] < 2) return false;
-  const uint32_t node = least_loaded(prefill);
+  const Sample s = measure();
+  const bool prefill =
+      moves_.leaves_prefill(sched::pressure(s.prefill_load, s.decode_load, o_.pd.band));
+  if (roster_.live(prefill) < 2) return false;
+  const uint32_t node = numbers_.at(moves_.least_loaded(prefill, true, now_)->node);
   SimNode& n = nodes_[node];
   n.leaving = true;
   drain(node, true);

@@ -150,7 +150,8 @@ void Cluster::abandon(uint32_t id) {
 void Cluster::join(uint32_t i) {
   SimNode& n = nodes_[i];
   n.worker = {};
-  n.worker.node = n.name;
+  n.worker.node = n.worker.control = n.name;
+  n.worker.epoch = n.epoch;
   n.worker.prefill = n.prefill;
   n.worker.slot = slot(i);
   const uint64_t cached = cache_blocks() > 0 ? cache_blocks() : kBoundless;

@@ -13,6 +13,7 @@
 
 #include "sched/prefix_index.h"
 #include "sched/request/request_machine.h"
+#include "sched/request/role_moves.h"
 #include "sched/shortlist.h"
 #include "serve/kvcache/block_manager.h"
 #include "sim/cluster/cluster.h"
@@ -85,6 +86,7 @@ struct SimNode {
   std::string name;
   bool prefill = false, down = false;
   bool leaving = false, away = false;  // away: --machines removed it
+  uint64_t epoch = 0;                  // of its process: it failed so many times
   sched::FleetWorker worker;           // as the conductor knows it; coupled nodes: in no roster
   // Prefill.
   std::unique_ptr<NodeCache> cache;
@@ -211,7 +213,6 @@ class Cluster {
   void resize(uint64_t machines);
   bool take_away();
   bool bring_back();
-  uint32_t least_loaded(bool prefill) const;
   void down(uint32_t node);
   void up(uint32_t node);
   void cancel_flow(SimRequest& request);
@@ -250,6 +251,7 @@ class Cluster {
   const uint64_t groups_;
   Network network_;
   sched::PdControl control_;
+  sched::RoleMoves moves_;
   const bool coupled_;
   std::optional<sched::PrefillShortlist> prefills_;  // coupled nodes
   std::vector<SimNode> nodes_;

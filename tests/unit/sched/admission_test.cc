@@ -135,8 +135,9 @@ TEST_CASE("one node moves to the busier side, not back at once, and never the la
   CHECK(decide(0.2, 1.5, 3, 5, 20) == PdMove::kNone);   // cooling down
   CHECK(decide(0.2, 1.5, 1, 7, 100) == PdMove::kNone);  // the last one
   CHECK(decide(1.5, 0.2, 4, 4, 200) == PdMove::kToPrefill);
-  CHECK(control.pressure(true) == PdMove::kToPrefill);
-  CHECK(control.pressure(false) == PdMove::kToDecode);
+  CHECK(pressure(0.9, 0.1, 1.25) == PdMove::kToPrefill);
+  CHECK(pressure(0.1, 0.9, 1.25) == PdMove::kToDecode);
+  CHECK(pressure(0.9, 0.8, 1.25) == PdMove::kNone);
   // Two nodes: moving one would double the donor's load and tip the balance over.
   CHECK(decide(0.9, 1.6, 2, 1, 300) == PdMove::kNone);
   CHECK(control.decide(2, 2, at(400)).reason == "no samples");
