@@ -69,7 +69,7 @@ void WorkerProgram::describe(OptionList& v) {
     "this worker is the head of a pipeline and has the first slice of the layers: control "
     "addresses of stages 2, 3, ... in order; it joins conductors for all of them");
   v("pool-timeout", pool_timeout, "how long a call to the pool may take");
-  v("pool-put-wait", pool_put_wait, "how long a block waits for room in a full pool");
+  v("pool-put-wait", pool_put_wait, "how long a block waits for room, within --pool-timeout");
   v("lookup", lookup,
     "unix socket where schedulers of other engines ask how many blocks of a prompt are here or in "
     "the pool; empty: none");

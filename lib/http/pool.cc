@@ -53,7 +53,7 @@ struct Pool::Host {
   uint32_t open = 0;
   std::vector<Conn*> idle;  // most recently used first
   std::deque<uint64_t> waiting;
-  bool placing = false;                            // next() is running
+  bool placing = false;                            // next() or moved() is running
   std::vector<std::pair<uint64_t, Error>> lost{};  // found no server, while it is being looked up
 
   explicit Host(Pool& p)

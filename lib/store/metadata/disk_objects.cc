@@ -23,10 +23,7 @@ Generation DiskObjects::OnDisk::newest() const {
 DiskObjects::Space& DiskObjects::space_of(std::string_view name) {
   const auto [it, fresh] =
       space_numbers_.emplace(split(name).first, static_cast<uint32_t>(spaces_.size()));
-  if (fresh) {
-    const IdList<Entry, &Entry::arrival> none(table_.slab());
-    spaces_.push_back({it->first, 0, none, none});
-  }
+  if (fresh) spaces_.push_back({it->first, 0, IdList<Entry, &Entry::arrival>(table_.slab())});
   return spaces_[it->second];
 }
 
@@ -103,18 +100,11 @@ std::optional<DiskObjects::Keyed> DiskObjects::after(const std::string& space, s
 }
 
 std::optional<std::string> DiskObjects::to_evict(const std::string& space, uint64_t now_s) const {
-  constexpr size_t kLooks = 16;  // a space may have a million contexts
   const Space* const known = known_space(space);
   if (known == nullptr) return std::nullopt;
-  auto& contexts = known->contexts;
-  for (size_t looks = std::min(kLooks, contexts.size()); looks > 0; --looks) {
-    const Id id = contexts.front();
-    const Entry& object = table_[id];
-    if (!lives(object) || (object.keep_until_s != 0 && object.keep_until_s <= now_s))
-      return name_of(object);
-    contexts.erase(id);
-    contexts.push_back(id);
-  }
+  if (const auto first = known->ending.begin();
+      first != known->ending.end() && first->first <= now_s)
+    return name_of(table_[first->second]);
   if (known->others.empty()) return std::nullopt;
   return name_of(table_[known->others.front()]);
 }
@@ -126,7 +116,11 @@ uint64_t DiskObjects::used_by(const std::string& space) const {
 
 uint64_t DiskObjects::memory() const {
   constexpr uint64_t kAllocated = 16;  // what malloc adds to a key, about
-  return table_.memory() + table_.key_bytes() + table_.size() * kAllocated + copies_.bytes();
+  constexpr uint64_t kEnding = 64;     // a node of a set, about
+  uint64_t ending = 0;
+  for (const Space& space : spaces_) ending += space.ending.size() * kEnding;
+  return ending + table_.memory() + table_.key_bytes() + table_.size() * kAllocated +
+         copies_.bytes();
 }
 
 // ---- changes
@@ -144,7 +138,7 @@ void DiskObjects::add(uint32_t holder, const TierObject& o) {
     object->checksum = o.checksum;
     object->keep_until_s = o.keep_until_s;
     object->cls = o.cls;
-    space.arrivals(*object).push_back(object->self);
+    space.came(*object);
     table_.list(*object);
     table_.sort();
     bytes_ += o.bytes;
@@ -192,9 +186,19 @@ void DiskObjects::charge(std::string_view name, uint64_t bytes, bool more) {
   used = more ? used + bytes : used - bytes;
 }
 
+void DiskObjects::Space::came(const Entry& object) {
+  if (!object.is_context()) return others.push_back(object.self);
+  if (object.keep_until_s != 0) ending.emplace(object.keep_until_s, object.self);
+}
+
+void DiskObjects::Space::goes(const Entry& object) {
+  if (!object.is_context()) return others.erase(object.self);
+  if (object.keep_until_s != 0) ending.erase({object.keep_until_s, object.self});
+}
+
 void DiskObjects::erase(Entry& object) {
   bytes_ -= object.bytes;
-  spaces_[object.tenant].arrivals(object).erase(object.self);
+  spaces_[object.tenant].goes(object);
   table_.erase(object);
 }
 

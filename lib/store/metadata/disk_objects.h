@@ -12,6 +12,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -49,9 +50,9 @@ class DiskObjects {
   // objects without a copy, `most` at most, and counts them off.
   std::optional<Keyed> after(const std::string& space, std::string_view key, bool inclusive,
                              size_t& most) const;
-  // The name of the object of `space` to evict: a context whose life is over at `now_s`, seconds of
-  // the wall clock, where a few that it looks at have one, by turns; else the oldest that is no
-  // context. Living contexts are never named.
+  // The name of the object of `space` to evict: the context whose life has been over longest at
+  // `now_s`, seconds of the wall clock; without one the oldest that is no context. Living contexts
+  // are never named.
   std::optional<std::string> to_evict(const std::string& space, uint64_t now_s) const;
   uint64_t used_by(const std::string& space) const;  // all copies, and what was charged
   size_t size() const { return table_.size(); }
@@ -92,7 +93,7 @@ class DiskObjects {
   struct Entry {
     char* key_data = nullptr;  // the table's
     uint64_t bytes = 0, checksum = 0, keep_until_s = 0;
-    Link arrival;         // of its space
+    Link arrival;         // of its space; a context has none
     Id copies = kNoId;    // the first
     uint32_t tenant = 0;  // the number of its space
     Id left = kNoId, right = kNoId, chain = kNoId, self = kNoId;
@@ -116,9 +117,10 @@ class DiskObjects {
   struct Space {
     std::string name;
     uint64_t used = 0;
-    IdList<Entry, &Entry::arrival> others;            // in order of arrival
-    mutable IdList<Entry, &Entry::arrival> contexts;  // which take turns to be looked at
-    auto& arrivals(const Entry& object) { return object.is_context() ? contexts : others; }
+    IdList<Entry, &Entry::arrival> others;          // that are no contexts, in order of arrival
+    std::set<std::pair<uint64_t, Id>> ending = {};  // contexts with an end, in its order
+    void came(const Entry& object);
+    void goes(const Entry& object);
   };
   struct Holder {
     uint64_t bytes = 0;

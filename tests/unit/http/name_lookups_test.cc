@@ -316,28 +316,34 @@ TEST_CASE("a connection that is being made is kept while its address comes and g
 }
 
 TEST_CASE("requests that go elsewhere keep their order, and go before those that wait") {
-  Fixture f(1);
-  f.serve(2);
-  CHECK(f.ask() == "1");
-  f.servers.erase(1);
-  io::Fd silent;
-  SUBCASE("while they connect") { silent = f.says_nothing(1); }
+  bool there = false;
+  SUBCASE("while they connect") { there = true; }
   SUBCASE("when their server is not there") {}
-  f.clock.pass(61s);
-  f.names->last = 2;
-  f.names->silent = true;
-  Fixture::Call first, second, third;
-  f.send(first, kName, 600s, "?a=1");
-  REQUIRE(f.asked(2));
-  f.send(second, kName, 600s, "?b=1");
-  f.send(third, kName, 600s, "?c=1");
-  CHECK(f.ask("127.0.0.2") == "2");  // they have come to the client's thread before
-  f.names->speaks.set_value();
-  for (const auto* call : {&first, &second, &third}) {
-    REQUIRE(f.wait(*call));
-    REQUIRE_MESSAGE(*call->result, (*call->result).error().what);
+  for (bool late = true; late;) {  // the requests wait 3 s for an answer of the name server
+    Fixture f(1);
+    f.serve(2);
+    CHECK(f.ask() == "1");
+    f.servers.erase(1);
+    const io::Fd silent = there ? f.says_nothing(1) : io::Fd();
+    f.clock.pass(61s);
+    f.names->last = 2;
+    f.names->silent = true;
+    Fixture::Call first, second, third;
+    const SteadyClock wall;
+    const Time since = wall.now();
+    f.send(first, kName, 600s, "?a=1");
+    REQUIRE(f.asked(2));
+    f.send(second, kName, 600s, "?b=1");
+    f.send(third, kName, 600s, "?c=1");
+    CHECK(f.ask("127.0.0.2") == "2");  // they have come to the client's thread before
+    f.names->speaks.set_value();
+    for (const auto* call : {&first, &second, &third}) REQUIRE(f.wait(*call));
+    late = wall.now() - since > 2s;
+    if (late) continue;
+    for (const auto* call : {&first, &second, &third})
+      REQUIRE_MESSAGE(*call->result, (*call->result).error().what);
+    CHECK(f.came == "abc");
   }
-  CHECK(f.came == "abc");
 }
 
 TEST_CASE("a name is looked up once a minute: it may have come to mean another server") {

@@ -77,7 +77,8 @@ struct PairOptions {
   std::string fingerprint = {};          // then
   std::string faults = {};  // of transfers: rules of xfer/transports/fault/fault_plan.h
   OpenPool pool = open_store_pool;
-  TraceEvents* trace = nullptr;  // of both workers
+  Duration store_timeout = 1s * kSlow;  // of both workers' calls
+  TraceEvents* trace = nullptr;         // of both workers
   bool pool_layers = false;
   Guides::OpenTokenizer tokenizer = {};  // of the decode worker, for constrained answers
 };
@@ -125,7 +126,7 @@ struct Pair {
     p.fingerprint = options.fingerprint;
     p.pipeline_patience = 500ms * kSlow;
     p.store.master = options.master;
-    p.store.timeout = 3s * kSlow;
+    p.store.timeout = options.store_timeout;
     p.pool = options.pool;
     p.trace = options.trace;
     p.pool_layers = options.pool_layers;
@@ -146,7 +147,7 @@ struct Pair {
     d.swap_bytes = options.swap_bytes;
     d.peer_timeout = options.peer_timeout;
     d.store.master = options.master;
-    d.store.timeout = 3s * kSlow;
+    d.store.timeout = options.store_timeout;
     d.conductor_timeout = 3s * kSlow;
     d.tokenizer = options.tokenizer;
     d.trace = options.trace;

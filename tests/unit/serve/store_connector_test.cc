@@ -90,6 +90,7 @@ TEST_CASE("a worker fetches what another computed from the pool, and decode veri
   Store store(loop, 64 * kMiB);
   PairOptions options;
   options.master = store.master->control();
+  options.store_timeout = 20s * kSlow;  // a put that is late is dropped
   Pair one(loop, options, "1"), two(loop, options, "2");
   const auto prompt = prompt_of(100, 1);
   CHECK(one.serve("a", prompt, 20).cached_tokens == 0);

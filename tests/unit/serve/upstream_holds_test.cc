@@ -242,7 +242,7 @@ TEST_CASE("an answer that is held again has its last bytes, though its engine le
     return f.until_so([&] {
       const size_t now = f.m.api->unread();
       same = now == std::exchange(unread, now) ? same + 1 : 0;
-      return now > kMiB / 2 && same >= 8;
+      return now > kMiB / 2 && same >= 24;
     });
   };
   REQUIRE(is_held());
