@@ -63,7 +63,7 @@ TEST_CASE("a prompt queued behind its twin reuses what that one computed") {
   io::Loop loop(clock);
   Pair pair(loop, {.time_scale = 1});
   const auto prompt = prompt_of(200, 4);
-  std::vector<PrefillDone> done;
+  std::map<size_t, PrefillDone> done;  // by request, whichever ends first
   std::vector<TxId> txs;
   for (const char* id : {"a", "b"}) {
     const auto target = pair.reserve(id, prompt);
@@ -73,10 +73,10 @@ TEST_CASE("a prompt queued behind its twin reuses what that one computed") {
     CHECK(tx->local_blocks == 0);
     txs.push_back(tx->tx);
   }
-  for (const TxId tx : txs)
-    pair.to_p->call<Prefill>(Prefill{tx}, 5s, [&](const Result<PrefillDone>& r) {
+  for (size_t i = 0; i < txs.size(); ++i)
+    pair.to_p->call<Prefill>(Prefill{txs[i]}, 5s * kSlow, [&, i](const Result<PrefillDone>& r) {
       REQUIRE(r);
-      done.push_back(*r);
+      done[i] = *r;
     });
   REQUIRE(pair.until([&] { return done.size() == 2; }));
   CHECK(done[0].cached_tokens == 0);
