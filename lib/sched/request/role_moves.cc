@@ -41,10 +41,9 @@ FleetWorker* RoleMoves::least_loaded(bool prefill, bool halves, Time now) const 
 bool RoleMoves::moving(Time now) {
   if (moving_.node.empty()) return false;
   const FleetWorker* const w = roster_.look_up(moving_.node);
-  // One that is between its roles is not known for a moment.
-  const bool there = w != nullptr && w->prefill == moving_.to_prefill;
-  const bool another = w != nullptr && w->epoch != moving_.epoch;
-  if (there || another || now >= moving_.until) moving_.node.clear();
+  // A driver never asks while a worker is between its roles: one that is not known is gone.
+  const bool moves = w != nullptr && w->epoch == moving_.epoch && w->prefill != moving_.to_prefill;
+  if (!moves || now >= moving_.until) moving_.node.clear();
   return !moving_.node.empty();
 }
 

@@ -4,6 +4,7 @@
 //     busy it goes to the smaller.
 //   - A move takes the worker of the giving side that has the least to finish, never one half of a
 //     process that does both. One worker moves at a time, and none that is the last of its side.
+//     A move ends when the worker is on its new side, is another process, or is gone.
 //   - One that leaves is of the idler side, unless that would leave none there.
 //
 // Workers move by draining. Its driver moves them: a live conductor by messages

@@ -73,8 +73,7 @@ TEST_CASE("who has the least to finish moves, one at a time, and never half a pr
   CHECK(idle.draining);
   CHECK(s.moves.moving(s.now));
   CHECK(s.moves.move(PdMove::kToDecode, s.now) == nullptr);
-  s.roster.leave(idle);  // between its roles
-  CHECK(s.moves.moving(s.now));
+  s.roster.leave(idle);
   idle.prefill = idle.draining = false;
   s.roster.join(idle);
   CHECK_FALSE(s.moves.moving(s.now));
@@ -84,6 +83,27 @@ TEST_CASE("who has the least to finish moves, one at a time, and never half a pr
   REQUIRE(s.moves.move(PdMove::kToDecode, s.now) == &busy);
   s.moves.fails("p0");
   CHECK_FALSE(s.moves.moving(s.now));
+}
+
+TEST_CASE("a move ends with its worker, and another may move") {
+  Site s;
+  FleetWorker& first = s.add("p0", true);
+  FleetWorker& second = s.add("p1", true, 1);
+  s.add("p2", true, 2);
+  REQUIRE(s.moves.move(PdMove::kToDecode, s.now) == &first);
+  s.roster.leave(first);  // it died, and nobody says more
+  CHECK_FALSE(s.moves.moving(s.now));
+  REQUIRE(s.moves.move(PdMove::kToDecode, s.now) == &second);
+  // One that restarts in its old role has forgotten that it was to move.
+  s.roster.leave(second);
+  second.draining = false;
+  ++second.epoch;
+  s.roster.join(second);
+  CHECK_FALSE(s.moves.moving(s.now));
+  // The end of a move that is over says nothing of the next.
+  REQUIRE(s.moves.move(PdMove::kToDecode, s.now) == &second);
+  s.moves.fails("p0");
+  CHECK(s.moves.moving(s.now));
 }
 
 TEST_CASE("equals go by their queue, then what they have cached, then their name") {

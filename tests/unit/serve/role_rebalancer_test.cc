@@ -137,6 +137,29 @@ TEST_CASE("a loaded side takes a worker from the other, the one with the least t
         std::string::npos);
 }
 
+TEST_CASE("a worker that dies while it changes its role keeps no other from moving") {
+  ConductorOptions o = quick();
+  o.pd.enabled = true;
+  o.pd.pd.interval = o.pd.pd.cooldown = 1s;
+  o.admission.admission = "none";
+  o.admission.tbt_slo = 1ns;  // any step is too long
+  o.token_timeout = o.prefill_timeout = 60s;
+  Cluster c(4, 1, o);
+  std::vector<NodeId> told;
+  for (auto& p : c.p) {
+    p->then = [&](const std::string& r) { c.d[0]->send(r, {65}, ""); };
+    p->server->on<SetRole>([&told, &p](const SetRole&, const rpc::Call&) -> Result<RoleSet> {
+      told.push_back(p->me.node);
+      p->loop.cancel(p->timer);  // it took the role, and is never heard again
+      return RoleSet{"prefill", "decode"};
+    });
+  }
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return told.size() == 2; }));
+  CHECK(told[0] != told[1]);
+}
+
 TEST_CASE("a request goes on when its worker has another role, even without retries") {
   ConductorOptions o = quick();
   o.retries = 0;
