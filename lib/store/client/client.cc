@@ -23,16 +23,6 @@ std::vector<ObjectKey> some_of(const std::vector<ObjectKey>& keys, size_t at) {
   return {first, first + static_cast<ptrdiff_t>(std::min(kBatchMax, keys.size() - at))};
 }
 
-// What was granted. Until it is given back, its keys are being written.
-PutRevoke granted_by(const PutStart& start, const PutStarted& started) {
-  PutRevoke revoke;
-  revoke.tenant = start.tenant;
-  for (size_t i = 0; i < std::min(start.items.size(), started.items.size()); ++i)
-    if (started.items[i].outcome.ok())
-      revoke.items.push_back({start.items[i].key, started.items[i].generation});
-  return revoke;
-}
-
 // An older master does not tell the place, or the node.
 StoredPlace place_in(const Matched& reply, size_t i) {
   StoredPlace place;
@@ -164,12 +154,9 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted
-        if constexpr (std::is_same_v<M, PutStart>) {
-          const PutRevoke unused = granted_by(message, *reply);
-          // What may yet be given back must not be granted again, to the same nonce.
-          if (!unused.items.empty() && !master_->call(unused, budget)) return fail(checked.error());
-        }
         (void)master_->call(Stat{epoch_.load()}, budget);
+        // What it granted is given back by its nonce, which is not granted again.
+        if constexpr (std::is_same_v<M, PutStart>) return fail(checked.error());
         continue;
       }
       if (--tries == 0) return fail(checked.error());

@@ -3,8 +3,10 @@
 // A put whose client asks again has its whole time from then on, if it was granted no longer ago
 // than that time: so none holds its key for more than twice as long, however often its client asks.
 //
-// It also keeps the nonces of puts that their clients gave up before any answer came. A put-start
-// with one may come behind that, over another connection, and must be granted nothing.
+// It also keeps the nonces of what was given back: of puts that their clients gave up before any
+// answer came, and of single items. A copy of their put-start may come behind that, over another
+// connection, and must be granted nothing. The first item of a put has the put's own nonce: with it
+// the whole put is given up.
 //
 // Thread: one owner. Pure.
 #pragma once

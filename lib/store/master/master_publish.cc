@@ -138,11 +138,13 @@ Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
       continue;
     }
     if (object == nullptr || object->generation != m.items[i].generation) continue;
-    if (object->state == ObjectState::kWriting)
+    if (object->state == ObjectState::kWriting) {
+      if (object->checksum != 0) grants_.give_up(object->checksum, now);
       release(*object, {});
-    else
+    } else {
       reply.items[i] = outcome(Code::kInvalid, strf("put of '%s' is published: remove it instead",
                                                     escape(object->key()).c_str()));
+    }
   }
   finish(now);
   return reply;

@@ -276,12 +276,12 @@ void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool 
     std::iota(put.open.begin(), put.open.end(), size_t{0});
   }
   put.demand = 0;
-  if (grants_.given_up(m.nonce)) {
-    for (const size_t i : std::exchange(put.open, {}))
-      put.reply.items[i].outcome = outcome(Code::kStale, "its client gave it up: put it again");
-    return;
-  }
+  const bool given_up = grants_.given_up(m.nonce);
   std::erase_if(put.open, [&](size_t i) {
+    if (given_up || grants_.given_up(item_nonce(m, i))) {
+      put.reply.items[i].outcome = outcome(Code::kStale, "its client gave it up: put it again");
+      return true;
+    }
     const Tried tried = start_put(m, put, tenant, i, last_try, now);
     // No mounted node could hold the value: evict nothing, and wait for further nodes.
     if (tried == Tried::kNoRoom && m.items[i].bytes <= members_.largest())

@@ -132,8 +132,8 @@ struct PutStart {
   std::string group{};   // objects of a group are leased and evicted together
   bool promote = false;  // a copy on a disk does not refuse it
   // 64 random bits, the same when this message is sent again because its answer did not come. What
-  // the first one was granted is then granted again. After a grant was given back the same nonce
-  // may come only when that was answered: its writer promised to write no more. 0: none.
+  // the first one was granted is then granted again. What was given back is refused (kStale): its
+  // writer promised to write no more. 0: none.
   uint64_t nonce = 0;
   static void fields(auto& a, auto& m) {
     a(wire::at_most<kBatchMax>(m.items), m.replicas, m.prefer, m.wait_ms, m.tenant, m.host,

@@ -136,11 +136,33 @@ TEST_CASE("a put that ended, or was given back, is not granted again by its nonc
 
   const PutGrant revoked = c.grant(with_nonce(78), "revoked", 1000);
   REQUIRE(c.revoke("revoked", revoked.generation).ok());
-  const PutGrant anew = c.grant(with_nonce(78), "revoked", 1000);
-  REQUIRE(anew.outcome.ok());
-  CHECK(anew.generation != revoked.generation);
+  for (int i = 0; i < 2; ++i)
+    CHECK(code_of(c.grant(with_nonce(78), "revoked", 1000)) == Code::kStale);
+  CHECK(c.stat().writing == 0);
   CHECK(Code{c.end("revoked", revoked.generation).code} == Code::kStale);
-  CHECK(c.end("revoked", anew.generation).ok());
+  CHECK(c.put(with_nonce(79), "revoked", 1000) == kDone);
+}
+
+TEST_CASE("of a batch that comes once more only what was not given back is granted again") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  PutStart m = with_nonce(77);
+  m.items = {{"a", 1000}, {"b", 1000}, {"c", 1000}};
+  const PutStarted first = reply_to(c, m);
+  REQUIRE(c.revoke("b", first.items.at(1).generation).ok());
+  const PutStarted late = reply_to(c, m);
+  CHECK(is_same(first.items[0], late.items.at(0)));
+  CHECK(code_of(late.items.at(1)) == Code::kStale);
+  CHECK(is_same(first.items[2], late.items.at(2)));
+  CHECK(c.put("b", 1000) == kDone);
+  CHECK(c.end("a", first.items[0].generation).ok());
+  CHECK(c.end("c", first.items[2].generation).ok());
+  // A revocation that does not fit gives nothing up, nor does one of a put without a nonce.
+  const PutGrant kept = c.grant(with_nonce(90), "kept", 1000);
+  (void)c.revoke("kept", first.items[0].generation);
+  CHECK(is_same(kept, c.grant(with_nonce(90), "kept", 1000)));
+  REQUIRE(c.revoke("old", c.grant("old", 1000).generation).ok());
+  CHECK(c.put("old", 1000) == kDone);
 }
 
 TEST_CASE("a put whose client asks again has its whole time from then on, one discarded none") {
