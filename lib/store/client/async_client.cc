@@ -23,7 +23,8 @@ Result<std::unique_ptr<AsyncClient>> AsyncClient::open(io::Loop& loop, xfer::Eng
                                                        size_t queue_max) {
   auto self = std::unique_ptr<AsyncClient>(new AsyncClient(loop, queue_max));
   for (uint32_t i = 0; i < threads; ++i) {
-    MC_TRY(auto client, Client::open(engine, loop.clock(), options, metrics));
+    MC_TRY(auto client, i == 0 ? Client::open(engine, loop.clock(), options, metrics)
+                               : self->clients_[0]->another(metrics));
     self->clients_.push_back(std::move(client));
   }
   for (auto& client : self->clients_)

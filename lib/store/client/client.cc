@@ -86,27 +86,27 @@ Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& 
   MC_TRY_(check(options.put));
   MC_TRY(const std::string masters, find_masters(options.master, clock, options.timeout));
   MC_TRY(auto master, rpc::SyncClient::connect(masters, clock, rpc::Channel::kShm));
-  auto near = options.local_hot_cache.n > 0
-                  ? std::make_shared<LocalHotCache>(options.local_hot_cache.n)
-                  : nullptr;
+  auto shared = std::make_shared<Shared>();
+  if (options.local_hot_cache.n > 0)
+    shared->hot_cache = std::make_unique<LocalHotCache>(options.local_hot_cache.n);
   return std::unique_ptr<Client>(
-      new Client(engine, clock, std::move(options), metrics, std::move(master), std::move(near)));
+      new Client(engine, clock, std::move(options), metrics, std::move(master), std::move(shared)));
 }
 
 Result<std::unique_ptr<Client>> Client::another(Metrics& metrics) const {
   MC_TRY(auto master, rpc::SyncClient::connect(master_->address(), clock_, rpc::Channel::kShm));
   return std::unique_ptr<Client>(
-      new Client(engine_, clock_, options_, metrics, std::move(master), hot_cache_));
+      new Client(engine_, clock_, options_, metrics, std::move(master), shared_));
 }
 
 Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
-               std::unique_ptr<rpc::SyncClient> master, std::shared_ptr<LocalHotCache> hot_cache)
+               std::unique_ptr<rpc::SyncClient> master, std::shared_ptr<Shared> shared)
     : engine_(engine),
       clock_(clock),
       options_(std::move(options)),
       master_(std::move(master)),
       several_(master_->address().find(',') != std::string::npos),
-      hot_cache_(std::move(hot_cache)),
+      shared_(std::move(shared)),
       put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
       get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),
       hits_(metrics.counter("mc_store_client_hits_total", "values got")),
@@ -122,18 +122,19 @@ Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, 
       hot_bytes_(metrics.gauge("mc_store_client_near_bytes", "bytes in the near cache")) {}
 
 Result<> Client::check_epoch(uint64_t epoch) {
-  uint64_t seen = epoch_.load();
-  while (epoch > seen && !epoch_.compare_exchange_weak(seen, epoch)) {
+  uint64_t seen = shared_->epoch.load();
+  while (epoch > seen && !shared_->epoch.compare_exchange_weak(seen, epoch)) {
   }
   if (epoch < seen)
     return fail(Code::kStale, "master %s is at epoch %llu, older than %llu seen: refused",
                 options_.master.c_str(), static_cast<unsigned long long>(epoch),
                 static_cast<unsigned long long>(seen));
+  heard_ = true;
   return {};
 }
 
 void Client::find_leader() {
-  if (several_ && epoch_ == 0) (void)ask(Stat{}, clock_.now() + options_.timeout);
+  if (several_ && !heard_) (void)ask(Stat{}, clock_.now() + options_.timeout);
 }
 
 template <class M>
@@ -145,7 +146,8 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
   constexpr bool kPuts = std::is_same_v<M, PutStart> || std::is_same_v<M, PutEnd>;
   const Duration attempt = kPuts ? one_try(left(deadline), wait) : wait + kAttempt;
   if constexpr (std::is_same_v<M, PutStart>)
-    unheard_.give_back_left(*master_, epoch_, std::min(left(deadline), kAttempt / 10));
+    shared_->unheard.give_back_left(*master_, shared_->epoch,
+                                    std::min(left(deadline), kAttempt / 10));
   for (int tries = several_ ? kStaleTries : 1;;) {
     const Duration budget = whole_ms(std::min(left(deadline), attempt));
     if (budget <= Duration::zero()) return fail(why);
@@ -154,7 +156,7 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       const auto checked = check_epoch(reply->epoch);
       if (checked) return reply;
       if (!std::exchange(told, true)) {  // its clock went back before it was restarted
-        (void)master_->call(Stat{epoch_.load()}, budget);
+        (void)master_->call(Stat{shared_->epoch.load()}, budget);
         // What it granted is given back by its nonce, which is not granted again.
         if constexpr (std::is_same_v<M, PutStart>) return fail(checked.error());
         continue;
@@ -326,7 +328,7 @@ std::vector<Result<>> Client::remove_some(const std::vector<ObjectKey>& keys, bo
         fail(Code::kCorrupt, "remove: %zu answers to %zu keys", reply->items.size(), keys.size());
   std::vector<Result<>> out;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (hot_cache_ != nullptr) hot_cache_->erase(keys[i]);
+    if (shared_->hot_cache != nullptr) shared_->hot_cache->erase(keys[i]);
     out.push_back(reply ? reply->items[i].result() : Result<>(fail(reply.error())));
     if (again && !out.back() && out.back().error().code == Code::kNotFound) out.back() = {};
   }

@@ -123,7 +123,8 @@ class Client {
   static Result<std::unique_ptr<Client>> open(xfer::Engine& engine, const Clock& clock,
                                               ClientOptions options, Metrics& metrics);
 
-  // Another client of the same master, which shares this one's near cache: for parallel calls.
+  // Another client of the same master, for parallel calls. They share a near cache, what they know
+  // of masters, and the puts that are to be given back.
   Result<std::unique_ptr<Client>> another(Metrics& metrics) const;
 
   Result<PutOutcome> put(const ObjectKey& key, std::span<const std::byte> value);
@@ -170,8 +171,13 @@ class Client {
   struct Read;
   struct Write;
   struct Late;
+  struct Shared {                              // with those made by another()
+    std::unique_ptr<LocalHotCache> hot_cache;  // null: none
+    UnheardPuts unheard;
+    std::atomic<uint64_t> epoch{0};  // the largest seen; clients refuse older masters
+  };
   Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
-         std::unique_ptr<rpc::SyncClient> master, std::shared_ptr<LocalHotCache> hot_cache);
+         std::unique_ptr<rpc::SyncClient> master, std::shared_ptr<Shared> shared);
   template <class M>
   Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
   Result<> check_epoch(uint64_t epoch);
@@ -228,11 +234,10 @@ class Client {
   Mutex holders_mutex_;
   std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
   std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
-  const std::shared_ptr<LocalHotCache> hot_cache_;  // null: none
-  HedgeTimer times_;                                // of reads from other hosts
-  std::atomic<uint64_t> epoch_{0};  // the largest seen; the client refuses older masters
+  const std::shared_ptr<Shared> shared_;
+  HedgeTimer times_;                // of reads from other hosts
+  std::atomic<bool> heard_{false};  // from a master of that epoch
   VerifiedReads verified_;
-  UnheardPuts unheard_;
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_, &hot_hits_, &hedged_,
       &hedges_won_;
   Gauge& hot_bytes_;

@@ -120,7 +120,8 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
   if (!started) {
     // If it was sent, nobody knows whether it was granted, or will be.
     const Duration a_moment = std::min<Duration>(kRevoke, options_.timeout / 10);
-    if (sent && unheard(started.error())) unheard_.give_back(*master_, epoch_, start, a_moment);
+    if (sent && unheard(started.error()))
+      shared_->unheard.give_back(*master_, shared_->epoch, start, a_moment);
     for (Write& w : writes) w.answer.set(fail(started.error()));
     return;
   }

@@ -87,11 +87,11 @@ void Client::order_places(Replicas& found) {
 // ---- the local hot cache
 
 void Client::read_hot(std::span<Read> reads) {
-  if (hot_cache_ == nullptr) return;
+  if (shared_->hot_cache == nullptr) return;
   for (Read& r : reads) {
     if (!r.answer.open) continue;
     const LocalHotCache::Value value =
-        hot_cache_->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
+        shared_->hot_cache->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
     if (value == nullptr) continue;
     r.take(*value);
     r.verified = true;  // when it was kept
@@ -102,15 +102,15 @@ void Client::read_hot(std::span<Read> reads) {
 
 void Client::keep_hot(const Read& r) {
   const LocalHotCache::Version version{r.at->generation, r.at->bytes, r.at->checksum};
-  if (hot_cache_ == nullptr || !hot_cache_->wants(r.item->key, version)) return;
+  if (shared_->hot_cache == nullptr || !shared_->hot_cache->wants(r.item->key, version)) return;
   auto value = std::make_shared<std::vector<std::byte>>();
   value->reserve(version.bytes);
   for (const auto& part : r.item->parts) {
     const uint64_t n = std::min<uint64_t>(part.size(), version.bytes - value->size());
     value->insert(value->end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(n));
   }
-  hot_cache_->insert(r.item->key, version, std::move(value));
-  hot_bytes_.set(static_cast<double>(hot_cache_->bytes()));
+  shared_->hot_cache->insert(r.item->key, version, std::move(value));
+  hot_bytes_.set(static_cast<double>(shared_->hot_cache->bytes()));
 }
 
 namespace {

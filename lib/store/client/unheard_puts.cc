@@ -1,6 +1,5 @@
 #include "store/client/unheard_puts.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace mc::store {
@@ -26,18 +25,23 @@ void UnheardPuts::give_back(rpc::SyncClient& master, uint64_t epoch, const PutSt
   if (left_.size() > kMost) left_.pop_front();
 }
 
-std::vector<PutRevoke> UnheardPuts::oldest() {
+std::optional<PutRevoke> UnheardPuts::take_oldest() {
   Lock lock(mutex_);
-  const size_t n = std::min(left_.size(), kAtOnce);
-  return {left_.begin(), left_.begin() + static_cast<std::ptrdiff_t>(n)};
+  if (left_.empty()) return {};
+  std::optional<PutRevoke> oldest = std::move(left_.front());
+  left_.pop_front();
+  return oldest;
 }
 
+// While one is tried it is not in the list: no other client waits for its answer.
 void UnheardPuts::give_back_left(rpc::SyncClient& master, uint64_t epoch, Duration budget) {
   if (budget <= Duration::zero()) return;
-  for (const PutRevoke& revoke : oldest()) {
-    if (!answered(master, epoch, revoke, budget)) return;
+  for (size_t i = 0; i < kAtOnce; ++i) {
+    std::optional<PutRevoke> oldest = take_oldest();
+    if (!oldest || answered(master, epoch, *oldest, budget)) continue;
     Lock lock(mutex_);
-    std::erase_if(left_, [&](const PutRevoke& r) { return r.nonce == revoke.nonce; });
+    if (left_.size() < kMost) left_.push_front(std::move(*oldest));
+    return;
   }
 }
 

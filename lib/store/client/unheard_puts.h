@@ -1,11 +1,11 @@
-// Puts that a client gave up before any answer to their put-start came. Their master may have
-// granted them, or may yet when it goes on. Until they are given back, their keys are being
-// written.
+// Puts that clients of one pool gave up before any answer to their put-start came. Their master may
+// have granted them, or may yet when it goes on. Until they are given back, by whichever client
+// puts next, their keys are being written.
 //
 // Thread: any.
 #pragma once
 #include <deque>
-#include <vector>
+#include <optional>
 
 #include "base/mutex.h"
 #include "rpc/client.h"
@@ -29,7 +29,7 @@ class UnheardPuts {
 
  private:
   static constexpr size_t kMost = 64, kAtOnce = 4;
-  std::vector<PutRevoke> oldest();
+  std::optional<PutRevoke> take_oldest();
   Mutex mutex_;
   std::deque<PutRevoke> left_ MC_GUARDED_BY(mutex_);
 };

@@ -167,6 +167,43 @@ TEST_CASE("a client whose time is over before any answer came leaves the key to 
                               [&](const auto& start) { return start.nonce == revoke.nonce; }));
 }
 
+TEST_CASE("what one client of a pool could not give back another does with its next put") {
+  OneMaster master;
+  const OneNode node("a", master.service->control());
+  const std::vector<std::byte> value(5000, std::byte{1});
+  LossyWay way(master.service->control(),
+               {.calls = {{PutRevoke::kName, 1}},
+                .answer_to = [](const PutStart& m) { return m.items.at(0).key == "lost"; }});
+  {
+    Putter putter(way.address(), 1s);
+    auto another = putter.client->another(putter.metrics);
+    REQUIRE(another);
+    REQUIRE_FALSE(putter.client->put("lost", value));
+    putter.client.reset();
+    CHECK(put_somehow(**another, "next", value) != PutOutcome::kNotAdmitted);
+    Putter other(master.service->control());
+    const auto put = other.client->put("lost", value);
+    CAPTURE(put ? std::string() : put.error().what);
+    REQUIRE(put);
+    CHECK(*put == PutOutcome::kStored);
+  }
+  way.halt();
+  CHECK(way.revokes().size() >= 2);
+}
+
+TEST_CASE("clients of a pool refuse a master that is older than one of them has seen") {
+  OneMaster master;
+  LossyWay way(master.service->control(), {.stat_ahead = 1000});
+  Putter putter(way.address());
+  const auto another = putter.client->another(putter.metrics);
+  REQUIRE(another);
+  const auto seen = putter.client->stat();
+  REQUIRE(seen);
+  const auto now = (*another)->stat();  // by then the master has been told
+  REQUIRE(now);
+  CHECK(now->epoch >= seen->epoch);
+}
+
 TEST_CASE("what a master that stood still grants a client that gave up is given back") {
   OneMaster master;
   const OneNode node("a", master.service->control());
