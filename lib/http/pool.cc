@@ -39,7 +39,7 @@ std::optional<size_t> index_of(const SocketAddresses& all, const SocketAddress& 
 
 struct Pool::Host {
   Pool& pool;
-  event *timer, *relook;  // of `lost`, and of `before`
+  event* relook;  // of `before`
   io::Address address;
   std::string text;  // "host:port"
   bool tls = false;
@@ -56,22 +56,12 @@ struct Pool::Host {
   bool placing = false;                            // next() or moved() is running
   std::vector<std::pair<uint64_t, Error>> lost{};  // found no server, while it is being looked up
 
-  explicit Host(Pool& p)
-      : pool(p),
-        timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)),
-        relook(event_new(p.thread_.base(), -1, 0, on_relook, this)) {
-    MC_CHECK(timer != nullptr && relook != nullptr);
+  explicit Host(Pool& p) : pool(p), relook(event_new(p.thread_.base(), -1, 0, on_relook, this)) {
+    MC_CHECK(relook != nullptr);
   }
-  ~Host() {
-    event_free(timer);
-    event_free(relook);
-  }
+  ~Host() { event_free(relook); }
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
-  static void on_timeout(int, short, void* self) {
-    Host& host = *static_cast<Host*>(self);
-    host.pool.give_up(host);
-  }
   static void on_relook(int, short, void* self) {
     Host& host = *static_cast<Host*>(self);
     host.pool.look_up(host);
@@ -84,6 +74,7 @@ struct Pool::Job {
   ClientRequest request;
   std::shared_ptr<const std::string> body;  // of the request, until its answer begins
   const bool stream;
+  const Time deadline;
   event* timer;
   std::string path;
   Host* host = nullptr;
@@ -96,16 +87,16 @@ struct Pool::Job {
   std::shared_ptr<Undelivered> undelivered = std::make_shared<Undelivered>();
   ClientResponse response;
 
-  Job(Pool& p, uint64_t i, ClientRequest r, bool s, Duration left)
+  Job(Pool& p, uint64_t i, ClientRequest r, bool s, Time until)
       : pool(p),
         id(i),
         request(std::move(r)),
         body(std::make_shared<const std::string>(std::move(request.body))),
         stream(s),
+        deadline(until),
         timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)) {
     MC_CHECK(timer != nullptr);
-    const timeval tv = to_timeval(std::max(left, Duration(0)));
-    event_add(timer, &tv);
+    end_within(Duration::max());
   }
   ~Job() { event_free(timer); }
   Job(const Job&) = delete;
@@ -114,6 +105,11 @@ struct Pool::Job {
   static void on_timeout(int, short, void* self) {
     Job& job = *static_cast<Job*>(self);
     job.pool.late(job);
+  }
+  void end_within(Duration most) {  // or at its deadline, if that is sooner
+    const Duration left = std::min(deadline - pool.thread_.now(), most);
+    const timeval tv = to_timeval(std::max(left, Duration(0)));
+    event_add(timer, &tv);
   }
   std::string head() const {
     std::string text = header_safe(request.method) + " " + path +
@@ -302,7 +298,10 @@ void Pool::moved(Host& host, bool others) {
     drop(*conn);
   }
   for (const uint64_t id : again)
-    if (const auto job = jobs_.find(id); job != jobs_.end()) job->second->attempts = 0;
+    if (const auto job = jobs_.find(id); job != jobs_.end()) {
+      job->second->attempts = 0;
+      job->second->end_within(Duration::max());
+    }
   std::sort(again.begin(), again.end());
   host.waiting.insert(host.waiting.begin(), again.begin(), again.end());
   host.placing = false;
@@ -312,15 +311,12 @@ void Pool::moved(Host& host, bool others) {
 
 // Its server is not found, but may be elsewhere soon.
 void Pool::await_lookup(Job& job, Error error) {
-  Host& host = *job.host;
-  const timeval patience = to_timeval(kPatience);
-  if (host.lost.empty()) event_add(host.timer, &patience);
   job.relooked = true;
-  host.lost.emplace_back(job.id, std::move(error));
+  job.end_within(kPatience);
+  job.host->lost.emplace_back(job.id, std::move(error));
 }
 
 void Pool::give_up(Host& host) {
-  event_del(host.timer);
   for (auto& [id, error] : std::exchange(host.lost, {}))
     if (const auto job = jobs_.find(id); job != jobs_.end()) failed(*job->second, std::move(error));
 }
@@ -332,8 +328,7 @@ void Pool::doubt(Host& host) {
 }
 
 void Pool::start(uint64_t id, ClientRequest request, bool stream, Time deadline) {
-  auto owned =
-      std::make_unique<Job>(*this, id, std::move(request), stream, deadline - thread_.now());
+  auto owned = std::make_unique<Job>(*this, id, std::move(request), stream, deadline);
   Job& job = *owned;
   jobs_.emplace(id, std::move(owned));
   auto host = host_of(job);
@@ -556,6 +551,7 @@ void Pool::cancel(uint64_t id) {
     drop(*job.conn);
   } else if (job.host != nullptr) {
     std::erase(job.host->waiting, id);
+    std::erase_if(job.host->lost, [id](const auto& lost) { return lost.first == id; });
   }
 }
 

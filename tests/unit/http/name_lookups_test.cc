@@ -346,6 +346,37 @@ TEST_CASE("requests that go elsewhere keep their order, and go before those that
   }
 }
 
+TEST_CASE("each request that finds no server waits its own time for another address") {
+  bool cancelled = false;
+  SUBCASE("behind one that waits") {}
+  SUBCASE("behind one that was cancelled") { cancelled = true; }
+  for (bool late = true; late;) {  // a request waits 3 s
+    Fixture f;
+    f.serve(2);
+    CHECK(f.ask() == "1");
+    f.servers.erase(1);
+    f.clock.pass(2s);
+    f.names->last = 2;
+    f.names->silent = true;
+    Fixture::Call first, a_while, second, then;
+    const SteadyClock wall;
+    const Time since = wall.now();
+    const auto id = f.send(first);
+    f.send(a_while, kName, 1500ms);
+    REQUIRE(f.wait(a_while));
+    if (cancelled) f.client->cancel(id);
+    f.send(second);
+    f.send(then, kName, 2s);
+    REQUIRE(f.wait(then));  // after the first, and before the second would
+    late = wall.now() - since > 4s;
+    CHECK(first.result.has_value() == !cancelled);
+    CHECK((late || !second.result));
+    f.names->speaks.set_value();
+    REQUIRE(f.wait(second));
+    if (!late) CHECK(second.result->has_value());
+  }
+}
+
 TEST_CASE("a name is looked up once a minute: it may have come to mean another server") {
   Fixture f;
   f.serve(2);
@@ -357,6 +388,31 @@ TEST_CASE("a name is looked up once a minute: it may have come to mean another s
   f.clock.pass(11s);
   CHECK(f.answers(2));
   CHECK(f.names->asked == 2);
+}
+
+TEST_CASE("an idle connection is kept while its address is among those that the name has") {
+  Fixture f;
+  f.serve(3);
+  f.names->next = 2;
+  CHECK(f.ask() == "1");
+  f.names->last = 3;  // whom a new connection goes to
+  f.names->next = 1;
+  f.names->silent = true;
+  f.clock.pass(61s);
+  CHECK(f.ask() == "1");
+  REQUIRE(f.asked(2));
+  f.names->speaks.set_value();  // now that the connection is idle
+  CHECK(f.until([&] {           // the third lookup begins when the second has had its effect
+    f.clock.pass(61s);
+    CHECK(f.ask() == "1");
+    return f.names->asked >= 3;
+  }));
+  CHECK(f.ask() == "1");
+  f.names->next = 0;
+  CHECK(f.until([&] {
+    f.clock.pass(61s);
+    return f.ask() == "3";
+  }));
 }
 
 TEST_CASE("requests to a name that is not found fail together, and the next one looks again") {
