@@ -31,13 +31,22 @@ double longest_chunk(const cost::ModelSpec& spec, uint64_t tokens, uint64_t reus
   const double longest = std::max(seconds(reused), seconds(last));
   return last == reused ? longest : std::max(longest, seconds(last - chunk));
 }
+
+// Of the pool until fetches were measured, in bytes a second. A pool that is thought too slow is
+// never read, and so never known better.
+double pool_start(const cost::ModelSpec& spec, bool disk) {
+  const double network = spec.cost.transfer_bytes_per_s;
+  return disk ? std::min(network, Cost::kPoolDiskBytes) : network;
+}
 }  // namespace
 
 Cost::Cost(cost::ModelSpec spec)
     : spec_(std::move(spec)),
       bandwidth_(spec_.cost.transfer_bytes_per_s),
       fetch_bandwidth_(bandwidth_),
-      steps_(spec_.cost) {}
+      steps_(spec_.cost),
+      pool_memory_(pool_start(spec_, false)),
+      pool_disk_(pool_start(spec_, true)) {}
 
 double Cost::prefill_ms(uint64_t tokens, uint64_t reused, const Pipeline& node) const {
   return factor_ * spec_prefill_ms(tokens, reused, node);
@@ -128,8 +137,8 @@ void Cost::advance(Time now) {
     rate = 1 / (1 / model + left * (1 / rate - 1 / model));
   };
   fade(fetch_bandwidth_, spec_.cost.transfer_bytes_per_s);
-  fade(pool_memory_, kPoolMemoryBytes);
-  fade(pool_disk_, kPoolDiskBytes);
+  fade(pool_memory_, pool_start(spec_, false));
+  fade(pool_disk_, pool_start(spec_, true));
   holders_.fade(now,
                 [this](PoolTier tier) { return 1 / pool_bytes_per_s(tier == PoolTier::kDisk); });
 }
@@ -155,9 +164,8 @@ void Cost::learn_pool(const PoolTokens& all, double measured_ms) {
   const auto token = static_cast<double>(spec_.kv_bytes_per_token());
   if (tokens * token < kBytesMin || ms <= 0) return;
   double& rate = disk ? pool_disk_ : pool_memory_;
-  const double start = disk ? kPoolDiskBytes : kPoolMemoryBytes;
-  const auto believable = [start](double slow) {
-    return std::clamp(slow, 1 / (start * kFactorMax), kFactorMax / start);
+  const auto believable = [start = pool_start(spec_, disk)](double slow) {
+    return std::clamp(slow, 1 / (start * kFactorMax), kFactorMax * kFactorMax / start);
   };
   for (const auto& [place, n] : all) {
     if (place.node == 0 || n == 0 || !slower(place)) continue;

@@ -4,8 +4,8 @@
 // by the tail that is left when the prompt is computed, and one for whole fetches from a peer. What
 // decode nodes have already is not sent: the share of prompts that is sent is learned, too. It
 // follows slower machines and congested links, and starts at the model's own numbers. Fetches from
-// the pool have a round trip and a bandwidth for each tier, which start at kPoolRoundTripMs,
-// kPoolMemoryBytes and kPoolDiskBytes, and one for each node that was fetched from lately. What was
+// the pool have a round trip, kPoolRoundTripMs, and a bandwidth for each tier, which start at the
+// model's and at kPoolDiskBytes, and one for each node that was fetched from lately. What was
 // learned of fetches fades within minutes, as nobody fetches over a link, or from disks, that are
 // thought slow.
 //
@@ -82,7 +82,7 @@ class Cost {
   double transfer_bytes_per_s() const { return bandwidth_; }
   double fetch_bytes_per_s() const { return fetch_bandwidth_; }
   static constexpr double kPoolRoundTripMs = 1;
-  static constexpr double kPoolMemoryBytes = 2e9, kPoolDiskBytes = 500e6;  // a second
+  static constexpr double kPoolDiskBytes = 500e6;  // a second
   double pool_bytes_per_s(bool disk) const { return disk ? pool_disk_ : pool_memory_; }
   const HolderRates& pool_holders() const { return holders_; }
   const cost::ModelSpec& spec() const { return spec_; }
@@ -98,7 +98,7 @@ class Cost {
   Time advanced_{};
   StepRate steps_;
   double first_more_ms_ = 0;
-  double pool_memory_ = kPoolMemoryBytes, pool_disk_ = kPoolDiskBytes;
+  double pool_memory_, pool_disk_;
   HolderRates holders_;
 };
 

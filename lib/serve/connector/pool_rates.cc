@@ -9,8 +9,16 @@ namespace {
 constexpr double kLearn = 0.2;        // weight of the newest observation
 constexpr double kRateHalfLife = 60;  // seconds
 constexpr Duration kForgotten = std::chrono::minutes(10);
+constexpr double kDiskSlow = 2e-9;  // seconds a byte: of a disk, until there is better
 constexpr double kSlowMin = 1e-12, kSlowMax = 1e-3;  // seconds a byte; beyond it is a fault
 }  // namespace
+
+PoolRates::PoolRates(double memory_bytes_per_s) {
+  const double slow = std::clamp(1 / memory_bytes_per_s, kSlowMin, kSlowMax);
+  start_.fill(slow);
+  start_[static_cast<size_t>(At::kDisk)] = std::max(slow, kDiskSlow);
+  slow_ = start_;
+}
 
 PoolRates::Bytes PoolRates::of(std::span<const Place> places, uint64_t block_bytes) {
   Bytes bytes;
@@ -90,7 +98,7 @@ void PoolRates::advance(Time now) {
   const double seconds = to_seconds(now - std::exchange(now_, now));
   if (seconds <= 0) return;
   const double left = std::exp2(-seconds / kRateHalfLife);
-  for (size_t i = 0; i < slow_.size(); ++i) slow_[i] = kStart[i] + left * (slow_[i] - kStart[i]);
+  for (size_t i = 0; i < slow_.size(); ++i) slow_[i] = start_[i] + left * (slow_[i] - start_[i]);
   std::erase_if(nodes_, [&](const auto& node) { return now - node.second.learned > kForgotten; });
   for (auto& [place, node] : nodes_) {
     const double all = slow_[static_cast<size_t>(place.at)];

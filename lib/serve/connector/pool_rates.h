@@ -27,6 +27,8 @@ class PoolRates {
   using Bytes = std::map<Place, uint64_t>;
 
   static Bytes of(std::span<const Place> places, uint64_t block_bytes);
+  // Memory is as fast as this until there is better, and disks are not faster.
+  explicit PoolRates(double memory_bytes_per_s = 2e9);
   double fetch_seconds(const Bytes& bytes) const;
   // How many of the leading blocks are worth fetching: the number that saves most. 0: none.
   // saved(n): seconds of computing the first n.
@@ -46,10 +48,9 @@ class PoolRates {
   double slow(const Place& place) const;
   void learn_node(const Place& place, double seen);
 
-  // Seconds a byte, by place: 2 GB/s from memory, 0.5 from a disk, until there is better.
-  static constexpr std::array<double, store::kStoredAts> kStart{0.5e-9, 0.5e-9, 2e-9};
   double round_trip_s_ = 0.001;
-  std::array<double, store::kStoredAts> slow_ = kStart;  // of all nodes
+  // Seconds a byte, of all nodes, by place: at the start, and as learned.
+  std::array<double, store::kStoredAts> start_, slow_;
   std::map<Place, Node> nodes_;
   Time now_{};
 };

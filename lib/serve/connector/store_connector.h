@@ -65,6 +65,8 @@ class StoreConnector {
   };
   // `done(n)` on a later turn: the first n arrived, whole and as they were put.
   void fetch(Wanted wanted, std::function<void(size_t)> done);
+  // How fast the pool's memory is while no fetch was measured; before the first one.
+  void assume(double bytes_per_s) { rates_ = PoolRates(bytes_per_s); }
   const PoolRates& rates() const { return rates_; }  // of the fetches so far
 
   // A hint that these are fetched soon: the store reads blocks that only a disk has into memory.

@@ -31,6 +31,7 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
     MC_TRY(self->pool_,
            StoreConnector::open(loop, transfer, config.store, engine.spec().pool_name(),
                                 shared.blocks(), metrics, shared.shape, 0, config.pool));
+    self->pool_->assume(engine.spec().cost.transfer_bytes_per_s);
   }
   if (!config.stages.empty()) {
     MC_TRY(self->pipeline_, PipelineHead::open(shared, metrics));

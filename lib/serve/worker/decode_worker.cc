@@ -28,6 +28,7 @@ Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::E
     MC_TRY(self->pool_,
            StoreConnector::open(loop, transfer, config.store, engine.spec().pool_name(),
                                 self->blocks_, metrics, self->shape_));
+    self->pool_->assume(engine.spec().cost.transfer_bytes_per_s);
     self->memory_.use(self->pool_.get());
   }
   return self;

@@ -62,7 +62,16 @@ Cluster::Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& a
       network_(groups_ + o.decode, nic(spec, o)),
       control_(o.pd),
       moves_(roster_),
-      coupled_(o.engine != "disaggregated") {
+      coupled_(o.engine != "disaggregated"),
+      pool_({.tokens = o.pool_tokens,
+             .reuse = o.pool_reuse,
+             .block_tokens = block(),
+             .block_bytes = static_cast<uint64_t>(kv_bytes(block())),
+             .memory_bytes_per_s = o.load_bytes_per_s,
+             .groups = groups_,
+             .group = o.cpp_group},
+            cost_, network_) {
+  fleet_.pool = [this] { return pool_.index(); };
   make_nodes();
   requests_.resize(arrivals.size());
   result_.requests.resize(arrivals.size());
@@ -95,7 +104,7 @@ void Cluster::make_nodes() {
   for (const trace::Arrived& a : arrivals_)
     prompt_max_ = std::max(prompt_max_, trace::blocks(a.record->input_length, block()));
   const auto all = names(o_);
-  if (coupled_) prefills_.emplace(routing(o_), all);
+  if (coupled_) prefills_.emplace(coupled_policy(o_), all);
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     SimNode& n = nodes_[i];
     n.prefill = coupled_ || i < groups_;
@@ -103,6 +112,7 @@ void Cluster::make_nodes() {
     numbers_[n.name] = i;
     if (n.prefill) become_prefill(i);
     if (!n.prefill || coupled_) become_decode(i);
+    pool_.mount(i, now_);
   }
 }
 
@@ -171,6 +181,7 @@ void Cluster::handle(const Event& e) {
     case Kind::kDown: return down(e.at);
     case Kind::kUp: return up(e.at);
     case Kind::kMachines: return resize(e.turn);
+    case Kind::kPool: return pool_.tick(e.turn, now_) ? pool_moved() : void();
   }
 }
 
@@ -232,6 +243,12 @@ void SimOptions::describe(OptionList& v) {
   v("watermark", watermark,
     "share of a decode node's blocks that new requests leave free for answers that grow");
   v("swap-memory", swap_memory, "host memory of a decode node for the KV of preempted requests");
+  v("pool-tokens", pool_tokens,
+    "tokens of KV that each node offers to the KV store's pool; 0: there is no pool");
+  v("pool-reuse", pool_reuse,
+    "when a prompt's blocks are read from the pool: where that is predicted to be faster than "
+    "computing them (auto), always, or never",
+    kPoolReuse);
   v("nic-gbps", nic_gbps, "Gbit/s of each node's NIC, each way; 0: the model's");
   v("overhead", overhead, "of a decision and its messages, part of every TTFT");
   v("policy", policy.policy, "how prefill nodes are chosen", sched::kPolicies);
@@ -285,6 +302,13 @@ Result<> check(const SimOptions& o) {
         static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
   if (!(o.watermark >= 0 && o.watermark < 1))
     return fail(Code::kInvalid, "--watermark %g: want at least 0 and less than 1", o.watermark);
+  if (o.pool_tokens > 1'000'000'000)
+    return fail(Code::kInvalid, "--pool-tokens %llu: want at most 1000000000",
+                static_cast<ull>(o.pool_tokens));
+  if (o.pool_tokens > 0 && o.engine != "disaggregated")
+    return fail(Code::kInvalid,
+                "--pool-tokens %llu: coupled nodes read from no pool: not with --engine %s",
+                static_cast<ull>(o.pool_tokens), o.engine.c_str());
   if (o.vram_tokens > o.cache_tokens || o.ssd_tokens > 100'000'000'000 || !(o.ssd_bytes_per_s >= 1))
     return fail(
         Code::kInvalid,

@@ -27,8 +27,13 @@
 // A removed node leaves when its requests have finished; its cache goes with it. A node that
 // changes sides keeps its cache, which serves again when it returns to prefill.
 //
-// Not modelled: memory pressure of prefill engines, the pool, messages that are lost or late. Of an
-// answer the machine hears the first token, and all others with the last: it learns no step times.
+// With pool_tokens every node offers memory to the KV store's pool, whose tables, leases and
+// eviction are the live master's (sim/pool/pool.h). What a prompt computed is put into it. A prompt
+// whose turn has come reads what is worth it, while others compute (sim/cluster/node_pool.h).
+//
+// Not modelled: memory pressure of prefill engines, disks of the pool, messages that are lost or
+// late. Of an answer the machine hears the first token, and all others with the last: it learns no
+// step times.
 //
 // A request's cost grows with the cluster where the live conductor's does: nodes with a congested
 // link or a corrected queue are weighed one by one (sched/request/candidate_index.h).
@@ -58,6 +63,7 @@
 namespace mc::sim {
 
 inline const std::vector<std::string> kEngines = {"disaggregated", "coupled", "chunked"};
+inline const std::vector<std::string> kPoolReuse = {"auto", "always", "never"};
 inline constexpr uint64_t kNodesMax = 30'000;
 
 struct SimOptions {
@@ -72,6 +78,8 @@ struct SimOptions {
   std::string preempt = "auto";          // of serve::kPreemptModes
   double watermark = 0.01;               // share of the blocks that a reservation leaves free
   Bytes swap_memory{uint64_t{1} << 30};  // of a decode node, for the KV of preempted requests
+  uint64_t pool_tokens = 0;              // of KV that each node offers to the store's pool; 0: none
+  std::string pool_reuse = "auto";       // of kPoolReuse
   double nic_gbps = 0;                   // of each node, both ways; 0: the model's
   Duration overhead{std::chrono::milliseconds(50)};  // of a decision and its messages
   double load_bytes_per_s = 101e9;                   // of KV into fast memory
@@ -138,7 +146,10 @@ struct SimResult {
   double fetched_bytes = 0, moved_bytes = 0;         // moved: fetches and prefill to decode
   uint64_t full_blocks = 0, hit_full_blocks = 0;     // of prompts that were computed
   uint64_t hit_vram_blocks = 0, hit_ssd_blocks = 0;  // of hit_full_blocks
-  uint64_t failures = 0, restarted = 0;              // of nodes; requests restarted because of them
+  // The store's pool: prefixes that were read from it, their blocks, and what was put into it.
+  uint64_t pool_reads = 0, pool_blocks = 0, pool_evicted = 0;
+  double pool_read_bytes = 0, pool_put_bytes = 0;
+  uint64_t failures = 0, restarted = 0;  // of nodes; requests restarted because of them
   double duration_s = 0;
   uint64_t events = 0;
   double steps = 0, token_steps = 0;                // of decode

@@ -63,6 +63,8 @@ void Cluster::settle_roles() {
       moves_.fails(n.name);
       n.down = n.away = true;
       if (n.cache) n.cache->lose_all();
+      pool_.unmount(i, now_);
+      pool_moved();
     } else {
       n.prefill ? become_decode(i) : become_prefill(i);
     }
@@ -72,6 +74,12 @@ void Cluster::settle_roles() {
 void Cluster::finish() {
   MC_CHECK(unfinished_ == 0);
   result_.duration_s = to_seconds(last_ - start_);
+  if (const PoolTraffic* const pool = pool_.traffic()) {
+    result_.pool_reads = pool->totals().reads;
+    result_.pool_read_bytes = pool->totals().read_bytes;
+    result_.pool_put_bytes = pool->totals().put_bytes;
+    result_.pool_evicted = pool->pool().evicted();
+  }
   for (const SimNode& n : nodes_) {
     if (n.decoder) {
       result_.steps += static_cast<double>(n.decoder->totals().steps);

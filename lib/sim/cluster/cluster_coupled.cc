@@ -33,7 +33,7 @@ void Cluster::place_coupled(uint32_t id) {
   sched::View view;
   const auto nodes = weigh(index_.matches(tags, nodes_.size()), ask, view);
   view.decode.push_back({.name = "all"});
-  const sched::Decision d = sched::choose(view, ask, routing(o_), cost_);
+  const sched::Decision d = sched::choose(view, ask, coupled_policy(o_), cost_);
   if (d.verdict != sched::Verdict::kAccept) return ended(id, 503, "no_capacity");
   request.stage = Stage::kDecoding;
   request.prefill = request.decode = nodes[d.prefill];

@@ -103,6 +103,8 @@ void Cluster::down(uint32_t node) {
     const SimRequest& request = requests_[id];
     if (request.fetching && request.from == node && request.prefill != node) unfetch(id);
   }
+  pool_.unmount(node, now_);
+  pool_moved();
   if (n.decoder) n.decoder->drop();
   ++n.turn;
   leave(node, "it failed", false);
@@ -114,6 +116,7 @@ void Cluster::up(uint32_t node) {
   SimNode& n = nodes_[node];
   if (!n.down || n.away) return;
   n.down = false;
+  pool_.mount(node, now_);
   n.prefill ? become_prefill(node) : become_decode(node);
 }
 

@@ -68,6 +68,7 @@ bool Cluster::bring_back() {
     const bool decode =
         !moves_.joins_prefill(sched::pressure(s.prefill_load, s.decode_load, o_.pd.band));
     n.away = n.down = false;
+    pool_.mount(i, now_);
     result_.moves.push_back({to_seconds(now_ - start_), n.name, decode ? "decode" : "prefill",
                              "more machines: to the busier side"});
     decode ? become_decode(i) : become_prefill(i);

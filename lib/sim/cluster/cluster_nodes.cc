@@ -71,7 +71,14 @@ void Cluster::start(uint32_t node) {
     }
     const auto id = static_cast<uint32_t>(head->id);
     const NodeCache::Found found = n.look(requests_[id]);
-    const uint64_t reused = std::max(found.blocks(), requests_[id].coming(block())) * block();
+    const uint64_t here = std::max(found.blocks(), requests_[id].coming(block()));
+    if (pool_.read({id, node, requests_[id].tokens, requests_[id].hashes}, here, requests_[id].pool,
+                   now_)) {
+      n.prefiller->waits(id);
+      pool_moved();
+      continue;
+    }
+    const uint64_t reused = here * block();
     if (reused == head->done) {
       begin(n, id, found);
       break;
@@ -136,8 +143,7 @@ void Cluster::prefill(uint32_t node) {
 // Reserves room for the prompt. `found`: what is cached of it.
 void Cluster::reuse(SimNode& n, SimRequest& request, const NodeCache::Found& found) {
   result_.full_blocks += request.hashes.size();
-  if (!n.cache) return;
-  request.tx = n.cache->begin(request.hashes, request.tokens, now_);
+  if (n.cache) request.tx = n.cache->begin(request.hashes, request.tokens, now_);
   const uint64_t reused = std::max(found.blocks(), request.coming(block()));
   result_.hit_full_blocks += reused;
   request.reused = reused * block();
@@ -162,6 +168,9 @@ void Cluster::computed(uint32_t id) {
   SimRequest& request = requests_[id];
   const uint32_t node = request.prefill;
   request.computed = now_;
+  pool_.put({id, node, request.tokens, request.hashes}, request.reused / block(),
+            request.arrived->record->cache_class, now_);
+  pool_moved();
   publish(node, request);
   result_.prefill_busy_s += to_seconds(request.spent);
   request.stage = Stage::kMoving;
@@ -173,13 +182,37 @@ void Cluster::computed(uint32_t id) {
   if (o_.cpp_group == 1) start(node);
 }
 
+// Reads from the pool ended, or something else of it changed.
+void Cluster::pool_moved() {
+  if (pool_.index() == nullptr) return;
+  for (const PoolTraffic::Read& read : pool_.ended()) {
+    SimRequest& request = requests_[read.request];
+    request.pool.took = now_ - request.pool.begun;
+    if (read.whole) {
+      const uint64_t blocks = request.pool.end - request.pool.first;
+      request.fetched_blocks = request.pool.end;
+      request.pool.tokens = blocks * block();
+      result_.pool_blocks += blocks;
+    }
+    SimNode& n = nodes_[request.prefill];
+    const uint64_t here = std::max(n.look(request).blocks(), request.coming(block()));
+    n.prefiller->came(read.request, here * block(), now_);
+    start(request.prefill);
+  }
+  reflow();
+  if (unfinished_ == 0) return;  // its deadlines count while there are requests
+  if (const auto wake = pool_.wake(now_)) events_.push(wake->at, {Kind::kPool, 0, wake->number});
+}
+
 void Cluster::flows() {
   for (const Network::FlowId flow : network_.finished(now_)) {
+    if (pool_.arrived(flow, now_)) continue;
     const uint32_t id = flow_of_.at(flow);
     flow_of_.erase(flow);
     requests_[id].flow = 0;
     crossed(id);
   }
+  pool_moved();
   reflow();
 }
 
@@ -218,13 +251,17 @@ void Cluster::sent(uint32_t id) {
   const double load_s = kv_bytes(request.tokens) / o_.load_bytes_per_s;
   events_.push(now_ + from_seconds(load_s), {Kind::kLoaded, id, request.attempt});
   sched::StepAnswered answer{.of = ref(id), .step = sched::Step::kPrefill};
-  answer.times = {.cached_tokens = static_cast<uint32_t>(request.reused),
-                  .peer_tokens = static_cast<uint32_t>(request.fetched_tokens),
-                  .queue_ms = to_ms(request.started - request.queued + request.overtaken()),
-                  .prefill_ms = to_ms(request.spent),
-                  .transfer_ms = to_ms(now_ - request.computed),
-                  .peer_ms = to_ms(request.fetch_took),
-                  .kv_bytes = static_cast<uint64_t>(kv_bytes(request.tokens))};
+  answer.times = {
+      .cached_tokens = static_cast<uint32_t>(request.reused),
+      .pool_tokens = static_cast<uint32_t>(request.pool.tokens),
+      .peer_tokens = static_cast<uint32_t>(request.fetched_tokens),
+      .queue_ms = to_ms(request.started - request.queued - request.pool.took + request.overtaken()),
+      .load_ms = to_ms(request.pool.took),
+      .prefill_ms = to_ms(request.spent),
+      .transfer_ms = to_ms(now_ - request.computed),
+      .fetch_ms = to_ms(request.pool.took),
+      .peer_ms = to_ms(request.fetch_took),
+      .kv_bytes = static_cast<uint64_t>(kv_bytes(request.tokens))};
   tell(std::move(answer));
   if (request.stage == Stage::kOutside) ++result_.rejected_after_prefill;
 }

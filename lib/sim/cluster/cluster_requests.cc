@@ -18,7 +18,7 @@ void Cluster::submit(uint32_t id) {
   sched::RequestArrived event{.request = id + 1};
   event.ask.tokens = event.ask.prompt_tokens = request.tokens;
   event.ask.max_tokens = static_cast<uint32_t>(request.answer);
-  if (cache_blocks() > 0)
+  if (cache_blocks() > 0 || pool_.index() != nullptr)
     for (const BlockHash& h : request.hashes) event.tags.push_back(h.tag());
   tell(std::move(event));
 }
@@ -135,10 +135,13 @@ void Cluster::abandon(uint32_t id) {
     p.prefiller->remove(id, now_);
   result_.wasted_prefill_s += to_seconds(request.spent);
   cancel_flow(request);
+  pool_.cancel(id, now_);
+  pool_moved();
   release(request);
   request.attempt = 0;
   request.stage = Stage::kOutside;
   request.fetching = request.told = false;
+  request.pool = {};
   request.fetched_blocks = request.fetched_tokens = request.pinned_tokens = request.reused = 0;
   request.from = kNowhere;
   request.tx = 0;
@@ -154,6 +157,7 @@ void Cluster::join(uint32_t i) {
   n.worker.epoch = n.epoch;
   n.worker.prefill = n.prefill;
   n.worker.slot = slot(i);
+  if (n.prefill) n.worker.pool = pool_.use();
   const uint64_t cached = cache_blocks() > 0 ? cache_blocks() : kBoundless;
   n.worker.blocks_total = n.prefill ? cached : o_.decode_tokens / block();
   n.worker.blocks_free = n.worker.blocks_total;

@@ -19,8 +19,9 @@
 #include "sim/cluster/cluster.h"
 #include "sim/cluster/events.h"
 #include "sim/cluster/machine_inbox.h"
-#include "sim/cluster/network.h"
+#include "sim/cluster/node_pool.h"
 #include "sim/cluster/prefiller.h"
+#include "sim/pool/network.h"
 
 namespace mc::sim {
 
@@ -41,7 +42,8 @@ enum class Kind : uint8_t {
   kControl,
   kDown,
   kUp,
-  kMachines
+  kMachines,
+  kPool
 };
 struct Event {
   Kind kind;
@@ -63,7 +65,8 @@ struct SimRequest {
   uint64_t pinned_tokens = 0;                      // of its remote prefix
   uint64_t fetched_blocks = 0, fetched_tokens = 0;
   bool fetching = false, told = false;  // told: its first token
-  uint32_t from = kNowhere;             // of the flow
+  PoolRead pool;
+  uint32_t from = kNowhere;  // of the flow
   Network::FlowId flow = 0;
   Stage stage = Stage::kOutside;
   serve::TxId tx = 0;
@@ -111,6 +114,16 @@ struct SimNode {
     return available - std::min(untold, available);
   }
 };
+
+inline sched::PrefixIndex::Slot slot(uint32_t node) {
+  return static_cast<sched::PrefixIndex::Slot>(node);
+}
+
+inline sched::PolicyOptions coupled_policy(const SimOptions& o) {
+  sched::PolicyOptions options = o.policy;
+  if (options.policy == "kvcache") options.policy = "local";  // coupled nodes do not fetch
+  return options;
+}
 
 class Cluster {
  public:
@@ -162,9 +175,6 @@ class Cluster {
   void release(SimRequest& request);
   bool there(const SimRequest& request, bool prefill) const;
   void abandon(uint32_t id);
-  sched::PrefixIndex::Slot slot(uint32_t node) const {
-    return static_cast<sched::PrefixIndex::Slot>(node);
-  }
 
   // Prefill.
   void enqueue(uint32_t id);
@@ -194,12 +204,9 @@ class Cluster {
   void note(const Decoded& d);
   void ended(uint32_t id, int http, const std::string& reason);
 
+  void pool_moved();
+
   // Coupled nodes.
-  static sched::PolicyOptions routing(const SimOptions& o) {
-    sched::PolicyOptions options = o.policy;
-    if (options.policy == "kvcache") options.policy = "local";  // coupled nodes do not fetch
-    return options;
-  }
   std::vector<uint32_t> weigh(const sched::Matches& matches, const sched::Ask& ask,
                               sched::View& view);
   void place_coupled(uint32_t id);
@@ -259,6 +266,7 @@ class Cluster {
   std::unordered_map<std::string, uint32_t> numbers_;  // of nodes, by name
   std::vector<SimRequest> requests_;
   std::unordered_map<Network::FlowId, uint32_t> flow_of_;
+  NodePool pool_;
   Events<Event> events_;
   uint64_t prompt_max_ = 1;  // blocks
   uint64_t flow_turn_ = 0, decided_ = 0, unfinished_ = 0, rejected_ = 0;

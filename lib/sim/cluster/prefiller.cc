@@ -41,6 +41,8 @@ void Prefiller::push(uint64_t id, uint64_t tokens, uint64_t reused, bool ready, 
   if (srpf_) look();  // else it is behind all others
 }
 
+void Prefiller::waits(uint64_t id) { queue_.set_ready(std::to_string(id), false); }
+
 void Prefiller::came(uint64_t id, uint64_t reused, Time now) {
   advance(now);
   const std::string request = std::to_string(id);

@@ -25,6 +25,7 @@ class Prefiller {
 
   // `reused`: leading tokens that need no computing. Not `ready`: KV of these is still to come.
   void push(uint64_t id, uint64_t tokens, uint64_t reused, bool ready, Time now);
+  void waits(uint64_t id);                            // the head: KV of it is to come first
   void came(uint64_t id, uint64_t reused, Time now);  // it came, or will not: so much is here
   // It is given up. If it runs, its chunk is computed all the same.
   void remove(uint64_t id, Time now);

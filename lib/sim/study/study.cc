@@ -306,6 +306,11 @@ Json sim_json(const SimResult& r, const trace::Summary& s) {
           {"fetches", r.fetches},
           {"fetched_bytes", r.fetched_bytes},
           {"moved_bytes", r.moved_bytes},
+          {"pool_reads", r.pool_reads},
+          {"pool_blocks", r.pool_blocks},
+          {"pool_read_bytes", r.pool_read_bytes},
+          {"pool_put_bytes", r.pool_put_bytes},
+          {"pool_evicted", r.pool_evicted},
           {"full_blocks", r.full_blocks},
           {"hit_full_blocks", r.hit_full_blocks},
           {"hit_vram_blocks", r.hit_vram_blocks},
@@ -333,6 +338,11 @@ std::string sim_text(const SimResult& r, const trace::Summary& s) {
       static_cast<ull>(r.hit_full_blocks), static_cast<ull>(r.full_blocks),
       static_cast<ull>(r.fetches), r.fetched_bytes / 1e9,
       r.steps > 0 ? r.token_steps / r.steps : 0.0);
+  if (r.pool_put_bytes > 0)
+    out += strf(
+        "                pool: %.1f GB put, %llu objects evicted; %llu prefixes read, %.1f GB\n",
+        r.pool_put_bytes / 1e9, static_cast<ull>(r.pool_evicted), static_cast<ull>(r.pool_reads),
+        r.pool_read_bytes / 1e9);
   if (r.hit_vram_blocks + r.hit_ssd_blocks > 0)
     out += strf("                of the reused blocks %llu were in VRAM and %llu on an SSD\n",
                 static_cast<ull>(r.hit_vram_blocks), static_cast<ull>(r.hit_ssd_blocks));

@@ -507,6 +507,22 @@ TEST_CASE("rates of the pool are learned by tier") {
   CHECK(c.pool_ms(0, 0) == 0);
 }
 
+TEST_CASE("the pool's memory starts at the model's bandwidth, and slower rates are believed") {
+  cost::ModelSpec spec = cost::tiny();
+  spec.cost.transfer_bytes_per_s = 80e9;
+  Cost c(spec);
+  CHECK(c.pool_bytes_per_s(false) == 80e9);
+  CHECK(c.pool_bytes_per_s(true) == Cost::kPoolDiskBytes);
+  const double ms = 1e3 * static_cast<double>(15'000 * spec.kv_bytes_per_token()) / 0.1e9;
+  for (int i = 0; i < 40; ++i) c.learn_pool(15'000, 0, Cost::kPoolRoundTripMs + ms);
+  CHECK(c.pool_bytes_per_s(false) == doctest::Approx(0.1e9).epsilon(0.02));
+  c.advance(Time{} + 1s);
+  c.advance(Time{} + 1h);
+  CHECK(c.pool_bytes_per_s(false) == doctest::Approx(80e9));
+  spec.cost.transfer_bytes_per_s = 100e6;
+  CHECK(Cost(spec).pool_bytes_per_s(true) == 100e6);  // over the same network
+}
+
 TEST_CASE("rates of the pool are learned by node, too, and fade to those of all") {
   Cost c = cost();
   const auto ms_of = [&](const PoolPlace& at) { return 1e5 * c.pool_token_ms(at); };

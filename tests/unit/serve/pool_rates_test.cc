@@ -51,6 +51,26 @@ TEST_CASE("blocks on a slow disk are computed, those before them in memory are f
   CHECK(rates.worth(behind, kBlock, computing) == 40);
 }
 
+TEST_CASE("memory starts as fast as the network is said to be, so that a first fetch is tried") {
+  CHECK(PoolRates(80e9).bytes_per_s({StoredAt::kMemory}) == doctest::Approx(80e9));
+  CHECK(PoolRates(80e9).bytes_per_s({StoredAt::kDisk}) == doctest::Approx(500e6));
+  CHECK(PoolRates(1e6).bytes_per_s({StoredAt::kDisk}) == doctest::Approx(1e6));
+  CHECK(PoolRates(0).bytes_per_s({StoredAt::kMemory}) > 0);
+  // Blocks that 2 GB/s would bring more slowly than they are computed.
+  const auto quick = [](size_t n) { return static_cast<double>(n * kBlock) / 10e9; };
+  const auto many = places(100, 0);
+  CHECK(PoolRates().worth(many, kBlock, quick) == 0);
+  PoolRates rates(80e9);
+  CHECK(rates.worth(many, kBlock, quick) == 100);
+  for (int i = 0; i < 30; ++i)  // they were not so fast
+    rates.learn(PoolRates::of(many, kBlock), takes(many, 1e9, 0) - 0.001);
+  CHECK(rates.worth(many, kBlock, quick) == 0);
+  Time now{std::chrono::hours(1)};
+  rates.advance(now);
+  rates.advance(now + std::chrono::minutes(20));  // tried again
+  CHECK(rates.worth(many, kBlock, quick) == 100);
+}
+
 TEST_CASE("of two nodes with disks only the slow one's blocks are computed") {
   PoolRates rates;
   Time now{std::chrono::hours(1)};

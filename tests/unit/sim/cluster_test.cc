@@ -163,6 +163,7 @@ TEST_CASE("with any faults, every request ends once, and the same way each time"
     o.rack_latency = o.rack_nodes > 0 ? 7ms : 0ms;
     o.pd_control = apart && o.cpp_group == 1 && random.chance(0.3);
     o.prefill_order = random.chance(0.5) ? "fcfs" : "srpf";
+    o.pool_tokens = apart && random.chance(0.5) ? 30'000 + random.below(60'000) : 0;
     std::map<std::string, uint64_t> back;
     for (uint64_t i = 0; i < 8; ++i) {
       const uint64_t groups = o.prefill / o.cpp_group;

@@ -1,4 +1,4 @@
-#include "sim/cluster/network.h"
+#include "sim/pool/network.h"
 
 #include <algorithm>
 #include <cmath>
