@@ -28,6 +28,12 @@ std::string envelope_of(const char* type, uint64_t id, Duration budget,
   return wire::encode(e);
 }
 
+Duration pause_after(int refusals) {
+  constexpr std::chrono::milliseconds kLeast(20), kMost(500);
+  return refusals == 0 ? Duration::zero()
+                       : std::min<Duration>(kLeast * (1 << std::min(refusals - 1, 8)), kMost);
+}
+
 Error no_answer(const std::string& address, const char* type, Duration budget, bool answered) {
   if (answered)
     return {Code::kTimeout, strf("%s to %s: no answer within %s", type, address.c_str(),
@@ -79,9 +85,12 @@ Result<std::unique_ptr<Client>> Client::connect(io::Loop& loop, const std::strin
 }
 
 Client::Client(io::Loop& loop, ServerList servers, Channel channel)
-    : loop_(loop), servers_(std::move(servers)), channel_(channel) {}
+    : loop_(loop), servers_(std::move(servers)), channel_(channel) {
+  if (cluster_key_reloads()) keys_timer_ = loop_.every(kKeyLook, [this] { follow_keys(); });
+}
 
 Client::~Client() {
+  loop_.cancel(keys_timer_);
   for (size_t at = 0; at < links_.size(); ++at) close_link(at);
   for (auto& [id, pending] : pending_) loop_.cancel(pending.timer);
 }
@@ -98,19 +107,30 @@ Result<> Client::open_link(size_t at) {
 }
 
 Result<> Client::add_connection(size_t at) {
-  MC_TRY(Socket socket, Socket::connect(Socket::Kind::kDealer, links_[at].to));
-  auto made = std::unique_ptr<Connection>(new Connection{std::move(socket), ++connections_});
-  made->watch = loop_.watch_socket(
-      made->socket.handle(), [this, at, number = connections_] { receive(at, number); },
-      made->socket.uses());
+  const ClusterKeys keys = cluster_keys();
+  const ClusterKey* const key = keys.has(links_[at].key) ? links_[at].key : keys.first;
+  MC_TRY(auto made, make_connection(at, key));
   links_[at].connections.push_back(std::move(made));
   return {};
 }
 
-Client::Connection* Client::find(size_t at, uint64_t number) {
-  for (const auto& connection : links_[at].connections)
+Result<std::unique_ptr<Client::Connection>> Client::make_connection(size_t at,
+                                                                    const ClusterKey* key) {
+  MC_TRY(Socket socket, Socket::connect(Socket::Kind::kDealer, links_[at].to, key));
+  auto made = std::make_unique<Connection>(loop_, std::move(socket), ++connections_);
+  made->watch = loop_.watch_socket(
+      made->socket.handle(), [this, at, number = connections_] { receive(at, number); },
+      made->socket.uses());
+  if (made->socket.tells())
+    made->fate_watch = loop_.watch_socket(
+        made->socket.monitor(), [this, at, number = connections_] { learn_fate(at, number); });
+  return made;
+}
+
+Client::Connection* Client::Link::find(uint64_t number) const {
+  for (const auto& connection : connections)
     if (connection->number == number) return connection.get();
-  return nullptr;
+  return candidate != nullptr && candidate->number == number ? candidate.get() : nullptr;
 }
 
 void Client::close_link(size_t at) {
@@ -120,7 +140,9 @@ void Client::close_link(size_t at) {
   link.shm_watch = link.poll_watch = 0;
   link.handshake.reset();
   link.shm.reset();
-  for (const auto& connection : link.connections) loop_.unwatch(connection->watch);
+  loop_.cancel(link.retry);
+  link.retry = 0;
+  link.candidate.reset();
   link.connections.clear();
 }
 
@@ -225,15 +247,15 @@ Result<> Client::send(uint64_t id, Pending& call) {
   try_shm(at);
   Link& link = links_[at];
   call.shm = false;
-  if (link.shm && link.by_zeromq == 0) {
+  if (link.shm && link.by_zeromq == 0 && link.shm->key() == cluster_keys().first) {
     call.shm = link.shm->send(envelope, call.body);
     if (!call.shm && !link.shm->broken())  // over ZeroMQ it would overtake earlier calls
       return fail(Code::kBusy, "%s to %s: the server does not read its messages: retry later",
                   call.type, link.to.c_str());
   }
   if (!call.shm) {
+    MC_TRY_(send_over(at, envelope, call.body));
     Connection& connection = *link.connections.back();
-    MC_TRY_(connection.socket.send({envelope, call.body}));
     call.connection = connection.number;
     ++connection.in_flight;
     ++link.by_zeromq;
@@ -250,16 +272,15 @@ void Client::left(const Pending& call) {
   --link.in_flight;
   if (call.shm) return;
   --link.by_zeromq;
-  Connection* const over = find(call.link, call.connection);
+  Connection* const over = links_[call.link].find(call.connection);
   if (over != nullptr) --over->in_flight;
-  close_unused(link);
+  link.close_unused();
 }
 
-void Client::close_unused(Link& link) {
-  for (size_t i = link.connections.size(); i-- > 0;) {
-    if (link.connections[i]->in_flight > 0 || i + 1 == link.connections.size()) continue;
-    loop_.unwatch(link.connections[i]->watch);
-    link.connections.erase(link.connections.begin() + static_cast<ptrdiff_t>(i));
+void Client::Link::close_unused() {
+  for (size_t i = connections.size(); i-- > 0;) {
+    if (connections[i]->in_flight > 0 || i + 1 == connections.size()) continue;
+    connections.erase(connections.begin() + static_cast<ptrdiff_t>(i));
   }
 }
 
@@ -298,7 +319,7 @@ bool Client::send_on(uint64_t id, Pending& call, const detail::Answered& refusal
 void Client::receive(size_t at, uint64_t number) {
   const std::weak_ptr<bool> alive = alive_;
   for (int i = 0; i < kAnswersPerTurn; ++i) {
-    Connection* const connection = find(at, number);
+    Connection* const connection = links_[at].find(number);
     if (connection == nullptr) return;
     const auto frames = connection->socket.receive();
     if (frames.empty()) return;
@@ -326,11 +347,11 @@ bool Client::answer(size_t at, const detail::Answered& answer) {
 // The next calls go over a new one. Those that it still carries keep it: the server may be slow.
 void Client::renew_silent(const Pending& call) {
   Link& link = links_[call.link];
-  const Connection* const over = call.shm ? nullptr : find(call.link, call.connection);
+  const Connection* const over = call.shm ? nullptr : links_[call.link].find(call.connection);
   if (over == nullptr || over != link.connections.back().get() || over->heard >= call.sent ||
       link.connections.size() >= kConnectionsMax)
     return;
-  if (add_connection(call.link)) close_unused(link);
+  if (add_connection(call.link)) link.close_unused();
 }
 
 void Client::expire(uint64_t id, Duration budget) {

@@ -13,10 +13,14 @@
 // a network may forget a connection that both ends hold open. The old one is kept for the answers
 // to the others that it carried, and closed with the last of them.
 //
+// While two cluster keys stand (rpc/access/cluster_key.h), a connection whose key the server
+// refused is made anew with the other key. Its calls have not left, and are sent over that one.
+// When the server knows the first key, the next calls go over a new connection by it.
+//
 // `Channel::kShm` tries shared memory (rpc/shm_channel.h) to a server of the same host and user. It
 // falls back to ZeroMQ. Calls to one server are handled in the order of sending: shared memory is
 // used once all calls sent over ZeroMQ are answered. Only those of a new connection may be handled
-// before those of the silent one.
+// before those of the silent one, or of that by another key.
 //
 // A SyncClient's calls are steps of its caller's trace (base/step_trace.h), whose id they carry. A
 // Client's carry the id that they are given.
@@ -97,13 +101,23 @@ class Client {
  private:
   using Done = std::function<void(const Result<std::string>&)>;
   struct Connection {  // over ZeroMQ
+    Connection(io::Loop& l, Socket s, uint64_t n) : loop(l), socket(std::move(s)), number(n) {}
+    Connection(const Connection&) = delete;
+    Connection& operator=(const Connection&) = delete;
+    ~Connection() {
+      loop.unwatch(watch);
+      loop.unwatch(fate_watch);
+    }
+    io::Loop& loop;
     Socket socket;
-    uint64_t number = 0;  // counts the client's connections
-    io::Loop::Handle watch = 0;
+    const uint64_t number;  // counts the client's connections
+    io::Loop::Handle watch = 0, fate_watch = 0;
     size_t in_flight = 0;
     Time heard = Time::min();  // its last message
   };
   struct Link {  // to one address of the list
+    Connection* find(uint64_t number) const;
+    void close_unused();
     std::string to;
     std::vector<std::unique_ptr<Connection>> connections;  // calls are sent over the last
     size_t in_flight = 0;                                  // over either channel
@@ -114,6 +128,11 @@ class Client {
     bool hot = false;  // polled, not waited for
     BusyPoller poller{std::chrono::microseconds(60)};
     Time shm_tried = Time::min();
+    const ClusterKey* key = nullptr;        // the last one that the server knew
+    std::unique_ptr<Connection> candidate;  // by the first key; becomes the last if it is proven
+    Time candidate_tried = Time::min();
+    io::Loop::Handle retry = 0;
+    int refusals = 0;  // since a key was proven
   };
   struct Pending {
     Done done;
@@ -133,8 +152,11 @@ class Client {
   Result<> open_link(size_t at);
   void close_link(size_t at);
   Result<> add_connection(size_t at);
-  Connection* find(size_t at, uint64_t number);
-  void close_unused(Link& link);
+  Result<std::unique_ptr<Connection>> make_connection(size_t at, const ClusterKey* key);
+  Result<> send_over(size_t at, const std::string& envelope, const std::string& body);
+  void learn_fate(size_t at, uint64_t number);
+  void send_again(size_t at);
+  void follow_keys();
   void renew_silent(const Pending& call);
   bool send_on(uint64_t id, Pending& call, const detail::Answered& refusal);
   void receive(size_t at, uint64_t number);
@@ -154,6 +176,7 @@ class Client {
   uint64_t next_id_ = 1, connections_ = 0;
   bool answered_ = false;
   std::unordered_map<uint64_t, Pending> pending_;
+  io::Loop::Handle keys_timer_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
@@ -183,6 +206,11 @@ class SyncClient {
   bool take_turn(Time deadline);  // false: others' calls took until then
   void end_turn();
   Result<> connect() MC_REQUIRES(mutex_);
+  void follow_keys() MC_REQUIRES(mutex_);
+  // Sends call `id` until a server knows the key, and waits for its answer.
+  Result<std::optional<detail::Answered>> exchange_zeromq(const std::string& envelope,
+                                                          const std::string& body, uint64_t id,
+                                                          Time deadline) MC_REQUIRES(mutex_);
   void choose_listening(Time deadline) MC_REQUIRES(mutex_);
   // Returns: the reply to call `id`, or nothing when none came by the deadline.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
@@ -207,8 +235,10 @@ class SyncClient {
   std::optional<ShmChannel> shm_ MC_GUARDED_BY(mutex_);
   std::string shm_to_ MC_GUARDED_BY(mutex_);  // the address last tried
   Time shm_tried_ MC_GUARDED_BY(mutex_) = Time::min();
-  Time shm_heard_ MC_GUARDED_BY(mutex_){};   // its last answer
-  AdaptiveSpin spin_ MC_GUARDED_BY(mutex_);  // before it waits
+  Time shm_heard_ MC_GUARDED_BY(mutex_){};                 // its last answer
+  const ClusterKey* key_ MC_GUARDED_BY(mutex_) = nullptr;  // to connect by
+  Time key_tried_ MC_GUARDED_BY(mutex_) = Time::min();     // the first, when another was known
+  AdaptiveSpin spin_ MC_GUARDED_BY(mutex_);                // before it waits
   YieldBackoff backoff_ MC_GUARDED_BY(mutex_);
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
   bool answered_ MC_GUARDED_BY(mutex_) = false;

@@ -11,6 +11,10 @@ namespace mc::rpc::detail {
 
 // The time between two tries to reach a server over shared memory.
 inline constexpr Duration kShmRetry = std::chrono::seconds(1);
+// The time between two tries of the first key, while the server knows the second.
+inline constexpr Duration kKeyRetry = std::chrono::seconds(1);
+// Before the next key is tried: none after the first refusal, at most half a second.
+Duration pause_after(int refusals);
 inline constexpr int kHopsMax = 4;  // a call is forwarded to another server so often at most
 
 std::string envelope_of(const char* type, uint64_t id, Duration budget,

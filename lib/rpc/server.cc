@@ -39,32 +39,24 @@ void RawReply::send(const char* type, const std::string& body) {
 
 Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& listen,
                                              Metrics& metrics) {
-  MC_TRY(Socket socket, Socket::listen(Socket::Kind::kRouter, listen));
-  return std::unique_ptr<Server>(new Server(loop, std::move(socket), metrics));
+  auto server = std::unique_ptr<Server>(new Server(loop, metrics));
+  MC_TRY(server->listener_, Listener::open(loop, Socket::Kind::kRouter, listen, metrics,
+                                           [s = server.get()] { s->receive(); }));
+  server->listener_->with([s = server.get()](const ClusterKeys& keys) {
+    return s->shm_ == nullptr ? 0 : s->shm_->keep(keys);
+  });
+  return server;
 }
 
-Server::Server(io::Loop& loop, Socket socket, Metrics& metrics)
+Server::Server(io::Loop& loop, Metrics& metrics)
     : loop_(loop),
-      socket_(std::move(socket)),
       metrics_(metrics),
       malformed_(metrics.counter("mc_rpc_malformed_total", "control messages refused unread")),
       dropped_replies_(metrics.counter("mc_rpc_dropped_replies_total",
                                        "replies whose peer was gone or whose queue was full")),
-      self_(std::make_shared<Server*>(this)) {
-  socket_.count_ended(metrics);
-  socket_.on_doubt([this, &loop, alive = std::weak_ptr(self_)] {
-    return loop.post([this, alive] {
-      if (!alive.expired()) receive();
-    });
-  });
-  watch_ = loop_.watch_socket(
-      socket_.handle(), [this] { receive(); }, socket_.uses());
-}
+      self_(std::make_shared<Server*>(this)) {}
 
-Server::~Server() {
-  self_.reset();
-  loop_.unwatch(watch_);
-}
+Server::~Server() { self_.reset(); }
 
 void Server::add(const char* type, Handler handler) {
   Counter& requests =
@@ -74,10 +66,11 @@ void Server::add(const char* type, Handler handler) {
 
 void Server::receive() {
   for (int i = 0; i < kPerTurn; ++i) {
-    const auto frames = socket_.receive();
+    uint64_t port = 0;
+    const auto frames = listener_->receive(port);
     if (frames.empty()) return;
     if (frames.size() == 3)
-      dispatch({frames[0], 0}, frames[1], frames[2]);
+      dispatch({frames[0], port, 0}, frames[1], frames[2]);
     else
       malformed_.add();
   }
@@ -88,7 +81,7 @@ void Server::receive() {
 
 Result<> Server::listen_shm() {
   MC_TRY(shm_, ShmListener::open(loop_, address(), [this](uint64_t peer, const auto& message) {
-           dispatch({{}, peer}, message.envelope, message.body);
+           dispatch({{}, 0, peer}, message.envelope, message.body);
          }));
   return {};
 }
@@ -145,7 +138,7 @@ void Server::send(const detail::Caller& peer, uint64_t id, const char* type,
   envelope.id = id;
   const std::string head = wire::encode(envelope);
   const bool sent = peer.shm != 0 ? shm_->send(peer.shm, head, body)
-                                  : socket_.send({peer.peer, head, body}).has_value();
+                                  : listener_->send(peer.port, {peer.peer, head, body}).has_value();
   if (!sent) dropped_replies_.add();
 }
 

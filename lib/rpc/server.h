@@ -1,4 +1,4 @@
-// Answers control messages on one ROUTER socket.
+// Answers control messages at one address (rpc/listener.h).
 //
 //   MC_TRY(auto server, rpc::Server::open(loop, "127.0.0.1:0", metrics));
 //   server->on<PutStart>([&](const PutStart& m, const rpc::Call& call) -> Result<PutStarted>
@@ -20,8 +20,8 @@
 #include "base/step_trace.h"
 #include "io/loop.h"
 #include "rpc/envelope.h"
+#include "rpc/listener.h"
 #include "rpc/shm_listener.h"
-#include "rpc/socket.h"
 
 namespace mc::rpc {
 
@@ -35,8 +35,9 @@ class Server;
 
 namespace detail {
 struct Caller {
-  std::string peer;  // ROUTER's identity of it
-  uint64_t shm = 0;  // or its number at the ShmListener; 0: over ZeroMQ
+  std::string peer;   // ROUTER's identity of it
+  uint64_t port = 0;  // the number of its socket at the Listener
+  uint64_t shm = 0;   // or its number at the ShmListener; 0: over ZeroMQ
 };
 class RawReply {  // answers once; shared by the copies of a Reply
  public:
@@ -94,7 +95,7 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  const std::string& address() const { return socket_.address(); }  // "host:port", resolved
+  const std::string& address() const { return listener_->address(); }  // "host:port", resolved
   // Accepts callers of this host and user over shared memory too (rpc/shm_channel.h).
   Result<> listen_shm();
   void offer_shm(const char* area);  // as listen_shm(), but a failure is only logged
@@ -137,19 +138,18 @@ class Server {
     Handler handler;
     Counter* requests;
   };
-  Server(io::Loop& loop, Socket socket, Metrics& metrics);
+  Server(io::Loop& loop, Metrics& metrics);
   void add(const char* type, Handler handler);
   void receive();
   void dispatch(detail::Caller peer, std::string_view envelope, std::string_view body);
   void send(const detail::Caller& peer, uint64_t id, const char* type, const std::string& body);
 
   io::Loop& loop_;
-  Socket socket_;
+  std::unique_ptr<Listener> listener_;
   Metrics& metrics_;
   Counter& malformed_;
   Counter& dropped_replies_;
   std::map<std::string, Entry, std::less<>> handlers_;
-  io::Loop::Handle watch_ = 0;
   std::unique_ptr<ShmListener> shm_;
   BeginAnswer begin_answer_;
   std::shared_ptr<Server*> self_;  // null for replies that outlive the server

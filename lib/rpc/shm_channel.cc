@@ -64,7 +64,7 @@ Result<io::Fd> ShmChannel::make_memory() {
   return fd;
 }
 
-Result<ShmChannel> ShmChannel::map(io::Fd socket, int memory, bool server) {
+Result<ShmChannel> ShmChannel::map(io::Fd socket, int memory, bool server, const ClusterKey* key) {
   const int seals = ::fcntl(memory, F_GET_SEALS);
   const off_t bytes = ::lseek(memory, 0, SEEK_END);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || bytes != off_t{sizeof(ShmRings)})
@@ -72,11 +72,11 @@ Result<ShmChannel> ShmChannel::map(io::Fd socket, int memory, bool server) {
                 "shared memory of a connection on this host: made by another version of mc");
   void* at = ::mmap(nullptr, sizeof(ShmRings), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   if (at == MAP_FAILED) return fail_errno("map shared memory of a connection on this host");
-  return ShmChannel(std::move(socket), static_cast<ShmRings*>(at), server);
+  return ShmChannel(std::move(socket), static_cast<ShmRings*>(at), server, key);
 }
 
-ShmChannel::ShmChannel(io::Fd socket, ShmRings* memory, bool server)
-    : socket_(std::move(socket)), memory_(memory), server_(server) {
+ShmChannel::ShmChannel(io::Fd socket, ShmRings* memory, bool server, const ClusterKey* key)
+    : socket_(std::move(socket)), memory_(memory), key_(key), server_(server) {
   memory_->in(server_).asleep.store(kAtSocket);
   memory_->out(server_).wakes_words.store(1);
 }
@@ -86,6 +86,7 @@ ShmChannel& ShmChannel::operator=(ShmChannel&& other) noexcept {
   release();
   socket_ = std::move(other.socket_);
   memory_ = std::exchange(other.memory_, nullptr);
+  key_ = other.key_;
   server_ = other.server_;
   broken_ = other.broken_;
   written_ = other.written_;

@@ -20,6 +20,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "io/fd.h"
+#include "rpc/access/cluster_key.h"
 
 namespace mc::rpc {
 
@@ -37,12 +38,14 @@ class ShmChannel {
   };
   // Creates the memory of a new connection, which the server passes to the client.
   static Result<io::Fd> make_memory();
-  static Result<ShmChannel> map(io::Fd socket, int memory, bool server);
+  // `key`: what its handshake proved.
+  static Result<ShmChannel> map(io::Fd socket, int memory, bool server, const ClusterKey* key);
   ShmChannel(ShmChannel&& other) noexcept;
   ShmChannel& operator=(ShmChannel&& other) noexcept;
   ~ShmChannel();
 
   int fd() const { return socket_.get(); }  // readable when there may be a message
+  const ClusterKey* key() const { return key_; }
   // Keeps what finds no room in the ring now. False: the peer has gone, or does not read.
   bool send(std::string_view envelope, std::string_view body);
   // Returns: the next message; nothing when there is none now, or broken().
@@ -62,7 +65,7 @@ class ShmChannel {
 
  private:
   struct Out;
-  ShmChannel(io::Fd socket, ShmRings* memory, bool server);
+  ShmChannel(io::Fd socket, ShmRings* memory, bool server, const ClusterKey* key);
   void release();
   void wake_peer() const;
   void check_socket();
@@ -74,6 +77,7 @@ class ShmChannel {
 
   io::Fd socket_;
   ShmRings* memory_ = nullptr;
+  const ClusterKey* key_ = nullptr;
   bool server_ = false, broken_ = false;
   uint64_t written_ = 0, taken_ = 0;  // trusted; their copies in the memory are for the peer
   std::string waiting_;               // not yet in the ring
@@ -82,7 +86,8 @@ class ShmChannel {
   size_t envelope_bytes_ = 0, message_bytes_ = 0;
 };
 
-// Proves to each side that the other is of the same user and knows the same cluster key, if any.
+// Proves to each side that the other is of the same user and knows the same cluster key, if any:
+// the client's first, which may be the server's second.
 //
 //   server -> client  magic, nonce       client -> server  nonce, proof
 //   server -> client  proof, memory
@@ -101,9 +106,10 @@ class ShmHandshake {
   ShmHandshake(io::Fd socket, bool server) : socket_(std::move(socket)), server_(server) {}
   Result<std::optional<ShmChannel>> step_server();
   Result<std::optional<ShmChannel>> step_client();
-  std::string proof(const char* who) const;
+  std::string proof(const char* who, const ClusterKey* key) const;
 
   io::Fd socket_;
+  const ClusterKey* key_ = nullptr;  // the client's
   bool server_ = false, greeted_ = false;
   std::string nonces_;  // the server's, then the client's
 };

@@ -86,8 +86,9 @@ Result<ShmHandshake> ShmHandshake::from(io::Fd socket, const std::string&) {
   return out;
 }
 
-std::string ShmHandshake::proof(const char* who) const {
-  const Digest d = hmac_sha256(cluster_key(), "mc near " + std::string(who) + nonces_);
+std::string ShmHandshake::proof(const char* who, const ClusterKey* key) const {
+  const std::string secret = key == nullptr ? "" : key->secret;
+  const Digest d = hmac_sha256(secret, "mc near " + std::string(who) + nonces_);
   return {reinterpret_cast<const char*>(d.data()), d.size()};
 }
 
@@ -102,11 +103,15 @@ Result<std::optional<ShmChannel>> ShmHandshake::step_server() {
     return fail(Code::kInvalid, "shared-memory handshake: a message of %zu bytes",
                 got->bytes.size());
   nonces_ += got->bytes.substr(0, kNonceBytes);
-  if (!same(got->bytes.substr(kNonceBytes), proof("client")))
+  const std::string proved = got->bytes.substr(kNonceBytes);
+  const ClusterKeys keys = cluster_keys();
+  const ClusterKey* key = keys.first;
+  if (keys.second != nullptr && same(proved, proof("client", keys.second))) key = keys.second;
+  if (!same(proved, proof("client", key)))
     return fail(Code::kDenied, "shared-memory handshake: the client has another cluster key");
   MC_TRY(const io::Fd memory, ShmChannel::make_memory());
-  MC_TRY_(send(fd(), proof("server"), memory.get()));
-  MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), memory.get(), true));
+  MC_TRY_(send(fd(), proof("server", key), memory.get()));
+  MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), memory.get(), true, key));
   return std::optional<ShmChannel>(std::move(end));
 }
 
@@ -118,12 +123,13 @@ Result<std::optional<ShmChannel>> ShmHandshake::step_client() {
       return fail(Code::kUnavailable, "shared-memory handshake: the server runs another version");
     nonces_ = got->bytes.substr(kMagic.size()) + fresh_nonce();
     greeted_ = true;
-    MC_TRY_(send(fd(), nonces_.substr(kNonceBytes) + proof("client"), -1));
+    key_ = cluster_keys().first;
+    MC_TRY_(send(fd(), nonces_.substr(kNonceBytes) + proof("client", key_), -1));
     return std::nullopt;
   }
-  if (!same(got->bytes, proof("server")) || !got->fd)
+  if (!same(got->bytes, proof("server", key_)) || !got->fd)
     return fail(Code::kDenied, "shared-memory handshake: the server has another cluster key");
-  MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), got->fd.get(), false));
+  MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), got->fd.get(), false, key_));
   return std::optional<ShmChannel>(std::move(end));
 }
 

@@ -197,6 +197,19 @@ void ShmListener::drop(uint64_t id) {
   peers_.erase(it);
 }
 
+size_t ShmListener::keep(const ClusterKeys& keys) {
+  std::vector<uint64_t> revoked;
+  size_t by_second = 0;
+  for (const auto& [id, peer] : peers_) {
+    if (!keys.has(peer->end.key()))
+      revoked.push_back(id);
+    else
+      by_second += peer->end.key() != keys.first ? 1 : 0;
+  }
+  for (const uint64_t id : revoked) drop(id);
+  return by_second;
+}
+
 // A peer that does not read loses its connection. The shutdown event drops it later, because
 // callers may hold a reference to it now.
 bool ShmListener::send(uint64_t id, std::string_view envelope, std::string_view body) {

@@ -32,6 +32,8 @@ class ShmListener {
 
   // False: the peer has gone, or does not read.
   bool send(uint64_t peer, std::string_view envelope, std::string_view body);
+  // Drops peers by other keys. Returns: how many are by the second. Not from within Take.
+  size_t keep(const ClusterKeys& keys);
   size_t peers() const { return peers_.size(); }
 
  private:

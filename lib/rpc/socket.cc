@@ -3,13 +3,16 @@
 #include <zmq.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
-#include "base/hash.h"
 #include "base/random.h"
 #include "io/address.h"
-#include "io/file.h"
+#include "io/fd.h"
 #include "io/free_port.h"
+#include "rpc/access/same_port.h"
 #include "rpc/zmq_context.h"
 #include "wire/codec.h"
 
@@ -24,28 +27,22 @@ constexpr int kHandshakeMs = 3'000, kBacklog = 1024;
 // its kernel answers.
 constexpr int kIdleS = 15, kProbeS = 5, kProbes = 6, kUnansweredMs = 45'000;
 
-struct ProcessState {
-  ZmqContext context;
-  std::string secret;
-  std::string server_secret, server_public;  // z85
-};
-ProcessState& process() {
-  static auto* state = new ProcessState;  // never freed: sockets of other statics may outlive main
-  return *state;
+void* context() {
+  static auto* context = new ZmqContext;  // never freed: sockets of statics may outlive main
+  return context->get();
 }
 
-Result<> set_curve(void* socket, bool server) {
-  const ProcessState& state = process();
-  if (state.secret.empty()) return {};
+Result<> set_curve(void* socket, const ClusterKey* key, bool server) {
+  if (key == nullptr) return {};
   bool ok = false;
   if (server) {
     const int on = 1;
     ok = zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &on, sizeof on) == 0 &&
-         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, state.server_secret.c_str(), 41) == 0;
+         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, key->server_secret.c_str(), 41) == 0;
   } else {
     std::array<char, 41> public_key{}, secret_key{};
     ok = zmq_curve_keypair(public_key.data(), secret_key.data()) == 0 &&
-         zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, state.server_public.c_str(), 41) == 0 &&
+         zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, key->server_public.c_str(), 41) == 0 &&
          zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, public_key.data(), 41) == 0 &&
          zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret_key.data(), 41) == 0;
   }
@@ -67,7 +64,7 @@ int zmq_type(Socket::Kind kind) {
 }
 
 Result<void*> make(Socket::Kind kind) {
-  void* socket = zmq_socket(process().context.get(), zmq_type(kind));
+  void* socket = zmq_socket(context(), zmq_type(kind));
   if (socket == nullptr) return fail_errno("new ZeroMQ socket");
   const int zero = 0, on = 1, queue = kQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;
   const int64_t bytes_max = wire::kMessageBytesMax;
@@ -90,47 +87,27 @@ Result<void*> make(Socket::Kind kind) {
 
 }  // namespace
 
-Result<> use_cluster_key(const std::string& secret) {
-  if (secret.size() < 16)
-    return fail(Code::kInvalid, "cluster key of %zu bytes: want 16 or more", secret.size());
-  const Digest seed = hmac_sha256(secret, "mc control plane server key 1");
-  std::array<char, 41> secret_key{}, public_key{};
-  if (zmq_z85_encode(secret_key.data(), seed.data(), seed.size()) == nullptr ||
-      zmq_curve_public(public_key.data(), secret_key.data()) != 0)
-    return fail(Code::kUnsupported, "this libzmq has no CURVE: run without --cluster-key");
-  process().secret = secret;
-  process().server_secret = secret_key.data();
-  process().server_public = public_key.data();
+Result<> Socket::prepare_to_listen() {
+  MC_TRY_(set_curve(handle_, key_, true));
+  zmq_setsockopt(handle_, ZMQ_BACKLOG, &kBacklog, sizeof kBacklog);
+  zmq_setsockopt(handle_, ZMQ_HANDSHAKE_IVL, &kHandshakeMs, sizeof kHandshakeMs);
+  ConnectionGuard::Limits limits = ConnectionGuard::limits();
+  limits.senders = kind_ == Kind::kRouter;
+  MC_TRY(guard_, ConnectionGuard::open(context(), handle_, limits));
   return {};
 }
-
-Result<> load_cluster_key(const std::string& path) {
-  if (path.empty()) return {};
-  auto key = io::read_secret_file(path, 4096);
-  if (!key) return fail(key.error().code, "--cluster-key: %s", key.error().what.c_str());
-  while (!key->empty() && (key->back() == '\n' || key->back() == ' ')) key->pop_back();
-  if (auto used = use_cluster_key(*key); !used)
-    return fail(used.error().code, "--cluster-key %s: %s", path.c_str(), used.error().what.c_str());
-  return {};
-}
-
-const std::string& cluster_key() { return process().secret; }
 
 Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   MC_TRY(io::Address address, io::parse_address(text));
-  if (!io::is_loopback(address.host) && process().secret.empty())
+  const ClusterKey* const key = cluster_keys().first;
+  if (!io::is_loopback(address.host) && key == nullptr)
     return fail(Code::kInvalid,
                 "refusing to listen on %s, beyond loopback, without --cluster-key: anyone could "
                 "read and write the cache",
                 text.c_str());
   MC_TRY(void* handle, make(kind));
-  Socket socket(handle, "");
-  MC_TRY_(set_curve(handle, true));
-  zmq_setsockopt(handle, ZMQ_BACKLOG, &kBacklog, sizeof kBacklog);
-  zmq_setsockopt(handle, ZMQ_HANDSHAKE_IVL, &kHandshakeMs, sizeof kHandshakeMs);
-  ConnectionGuard::Limits limits = ConnectionGuard::limits();
-  limits.senders = kind == Kind::kRouter;
-  MC_TRY(socket.guard_, ConnectionGuard::open(process().context.get(), handle, limits));
+  Socket socket(handle, "", kind, key);
+  MC_TRY_(socket.prepare_to_listen());
   const std::string host = numeric(address.host);
   const auto bind = [&](uint16_t port) {
     std::string endpoint = "tcp://" + io::Address{host, port}.text();
@@ -151,32 +128,103 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   return socket;
 }
 
+Result<Socket> Socket::listen_beside(const Socket& other, const ClusterKey* key) {
+  MC_TRY(io::Fd listener, listen_on_same_port(other.guard_->facts.listener, kBacklog));
+  MC_TRY(void* handle, make(other.kind_));
+  Socket socket(handle, other.address_, other.kind_, key);
+  MC_TRY_(socket.prepare_to_listen());
+  const int fd = listener.get();
+  zmq_setsockopt(handle, ZMQ_USE_FD, &fd, sizeof fd);
+  MC_TRY(io::Address address, io::parse_address(other.address_));
+  if (zmq_bind(handle, ("tcp://" + address.text()).c_str()) != 0)
+    return fail(Code::kUnavailable, "listen on %s by another key: %s", other.address_.c_str(),
+                zmq_strerror(zmq_errno()));
+  socket.guard_->facts.listener = listener.release();  // libzmq closes it
+  return socket;
+}
+
+Result<> Socket::take_connections(size_t at) {
+  return take_connections_of_port(guard_->facts.listener, at);
+}
+
 Result<Socket> Socket::connect(Kind kind, const std::string& text) {
+  return connect(kind, text, cluster_keys().first);
+}
+
+Result<Socket> Socket::connect(Kind kind, const std::string& text, const ClusterKey* key) {
   MC_TRY(io::Address address, io::parse_address(text));
   address.host = numeric(address.host);
   if (address.port == 0) return fail(Code::kInvalid, "connect to %s: no port", text.c_str());
   MC_TRY(void* handle, make(kind));
-  Socket socket(handle, address.text());
-  MC_TRY_(set_curve(handle, false));
+  Socket socket(handle, address.text(), kind, key);
+  MC_TRY_(set_curve(handle, key, false));
+  if (cluster_keys().second != nullptr) MC_TRY_(socket.watch_fate());
   if (zmq_connect(handle, ("tcp://" + address.text()).c_str()) != 0)
     return fail(Code::kInvalid, "connect to %s: %s", text.c_str(), zmq_strerror(zmq_errno()));
   return socket;
 }
 
+// Without another try nothing can leave after a refusal, so that it may be sent elsewhere.
+Result<> Socket::watch_fate() {
+  static std::atomic<uint64_t> number{0};
+  const std::string name = strf("inproc://fate-%llu", static_cast<unsigned long long>(++number));
+  constexpr int kEvents = ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+                          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  const int never = -1;
+  zmq_setsockopt(handle_, ZMQ_RECONNECT_IVL, &never, sizeof never);
+  if (zmq_socket_monitor(handle_, name.c_str(), kEvents) != 0)
+    return fail(Code::kInternal, "watch a connection: %s", zmq_strerror(zmq_errno()));
+  monitor_ = zmq_socket(context(), ZMQ_PAIR);
+  if (monitor_ == nullptr || zmq_connect(monitor_, name.c_str()) != 0)
+    return fail(Code::kInternal, "watch a connection: %s", zmq_strerror(zmq_errno()));
+  return {};
+}
+
+Socket::Fate Socket::fate() {
+  while (monitor_ != nullptr) {
+    std::array<char, 6> event{};
+    const int n = zmq_recv(monitor_, event.data(), event.size(), ZMQ_DONTWAIT);
+    if (n < 0 && zmq_errno() == EINTR) continue;
+    if (n != static_cast<int>(event.size())) break;
+    char address[8];
+    (void)zmq_recv(monitor_, address, sizeof address, ZMQ_DONTWAIT);
+    uint16_t what = 0;
+    std::memcpy(&what, event.data(), sizeof what);
+    if (what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+      fate_ = Fate::kProven;
+    else
+      fate_ = fate_ == Fate::kOpen || fate_ == Fate::kRefused ? Fate::kRefused : Fate::kEnded;
+  }
+  return fate_;
+}
+
 Socket::Socket(Socket&& other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)),
+      monitor_(std::exchange(other.monitor_, nullptr)),
       address_(std::move(other.address_)),
+      kind_(other.kind_),
+      key_(other.key_),
+      fate_(other.fate_),
       uses_(std::move(other.uses_)),
       guard_(std::move(other.guard_)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(handle_, other.handle_);
+  std::swap(monitor_, other.monitor_);
   std::swap(address_, other.address_);
+  std::swap(kind_, other.kind_);
+  std::swap(key_, other.key_);
+  std::swap(fate_, other.fate_);
   std::swap(uses_, other.uses_);
   std::swap(guard_, other.guard_);
   return *this;
 }
 Socket::~Socket() {
   guard_.reset();
+  if (monitor_ != nullptr) {
+    zmq_socket_monitor(handle_, nullptr, 0);
+    zmq_close(monitor_);
+  }
   if (handle_ != nullptr) zmq_close(handle_);
 }
 
@@ -220,8 +268,8 @@ std::vector<std::string> Socket::receive() {
 
 bool Socket::wait_readable(int ms) {
   ++*uses_;
-  zmq_pollitem_t item{handle_, 0, ZMQ_POLLIN, 0};
-  return zmq_poll(&item, 1, ms) > 0;
+  zmq_pollitem_t items[] = {{handle_, 0, ZMQ_POLLIN, 0}, {monitor_, 0, ZMQ_POLLIN, 0}};
+  return zmq_poll(items, monitor_ != nullptr ? 2 : 1, ms) > 0;
 }
 
 }  // namespace mc::rpc

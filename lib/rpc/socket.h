@@ -1,7 +1,7 @@
-// Wraps ZeroMQ for lib/rpc: the process's context, the cluster key, sockets and multipart messages.
+// Wraps ZeroMQ for lib/rpc: the process's context, sockets and multipart messages.
 // Nothing throws.
 //
-// Thread: a Socket belongs to one thread at a time; use_cluster_key before the first socket.
+// Thread: a Socket belongs to one thread at a time.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -12,18 +12,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "rpc/connection_guard.h"
+#include "rpc/access/cluster_key.h"
+#include "rpc/access/connection_guard.h"
 
 namespace mc::rpc {
-
-// Sets the secret that all processes of a cluster share. With it every control connection is
-// encrypted and authenticated (CURVE). The server's key pair is derived from the secret, so a
-// client that knows the server's public key has proved that it knows the secret. Without a key a
-// server may listen on loopback only. Errors: kInvalid for a key of fewer than 16 bytes.
-Result<> use_cluster_key(const std::string& secret);
-// The same from a file; an empty path: none. Errors: kDenied when others may read the file.
-Result<> load_cluster_key(const std::string& path);
-const std::string& cluster_key();  // empty: none
 
 class Socket {
  public:
@@ -34,7 +26,15 @@ class Socket {
   // Binds to "host:port" (port 0: a free one). Errors: kInvalid when the host is beyond loopback
   // and there is no cluster key; kUnavailable when the port is in use.
   static Result<Socket> listen(Kind kind, const std::string& address);
+  // One more for the address of a listening socket, by another key. New connections go to the one
+  // that was chosen last, by take_connections(); connections that exist stay with theirs.
+  static Result<Socket> listen_beside(const Socket& other, const ClusterKey* key);
+  // `at`: how many sockets of the same address were made before this one and still listen.
+  Result<> take_connections(size_t at);
+  // By the first key, or the one given. While two keys stand it tells what became of it, tries once
+  // only, and does not connect again after its end.
   static Result<Socket> connect(Kind kind, const std::string& address);
+  static Result<Socket> connect(Kind kind, const std::string& address, const ClusterKey* key);
   Socket(Socket&&) noexcept;
   Socket& operator=(Socket&&) noexcept;
   ~Socket();
@@ -42,21 +42,38 @@ class Socket {
   void* handle() const { return handle_; }  // for io::Loop::watch_socket
   std::shared_ptr<const uint64_t> uses() const { return uses_; }
   const std::string& address() const { return address_; }  // "host:port", the port resolved
+  const ClusterKey* key() const { return key_; }           // null: none
+
+  // Of a connecting socket that tells it: nothing is known yet; the server knows the key; it does
+  // not, or was not there (in both cases nothing that was sent has left); the connection ended.
+  enum class Fate { kOpen, kProven, kRefused, kEnded };
+  Fate fate();
+  Fate known_fate() const { return fate_; }  // as of the last fate()
+  bool tells() const { return monitor_ != nullptr; }
+  void* monitor() const { return monitor_; }  // readable when fate() may have changed
 
   // Never blocks: kBusy when the peer's queue is full or there is no such peer.
   Result<> send(const std::vector<std::string_view>& frames);
   // The next message, or an empty vector when there is none. Messages over the limits are dropped,
   // and who sent one to a listening socket is disconnected.
   std::vector<std::string> receive();
-  bool wait_readable(int ms);
-  // Of a listening socket: the connections that rpc/connection_guard.h ended.
+  bool wait_readable(int ms);  // or until fate() may have changed
+  // Of a listening socket: the connections that rpc/access/connection_guard.h ended.
   void count_ended(Metrics& metrics) { guard_->count(metrics); }
+  size_t connections() const { return guard_->facts.connections; }
   void on_doubt(std::function<bool()> ask) { guard_->growth().on_doubt(std::move(ask)); }
 
  private:
-  Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}
+  Socket(void* handle, std::string address, Kind kind, const ClusterKey* key)
+      : handle_(handle), address_(std::move(address)), kind_(kind), key_(key) {}
+  Result<> prepare_to_listen();
+  Result<> watch_fate();
   void* handle_ = nullptr;
+  void* monitor_ = nullptr;
   std::string address_;
+  Kind kind_;
+  const ClusterKey* key_;
+  Fate fate_ = Fate::kOpen;
   std::shared_ptr<uint64_t> uses_ = std::make_shared<uint64_t>(0);
   std::unique_ptr<ConnectionGuard> guard_;  // of a listening socket
 };

@@ -50,9 +50,31 @@ void SyncClient::choose_listening(Time deadline) {
 Result<> SyncClient::connect() {
   const std::string& to = servers_.address(servers_.current());
   if (socket_ && connected_ == to) return {};
-  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to));
+  const ClusterKeys keys = cluster_keys();
+  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to, keys.has(key_) ? key_ : keys.first));
   connected_ = to;
   return {};
+}
+
+// Between calls: nothing is in flight. The next one makes its connection anew, by the first key.
+void SyncClient::follow_keys() {
+  const Time now = clock_.now();
+  reload_cluster_key(now);
+  const ClusterKeys keys = cluster_keys();
+  if (shm_ && shm_->key() != keys.first) {
+    shm_.reset();
+    shm_tried_ = Time::min();
+  }
+  if (!socket_) return;
+  const Socket::Fate fate = socket_->fate();
+  const bool gone = fate == Socket::Fate::kRefused || fate == Socket::Fate::kEnded;
+  const bool good = socket_->key() == keys.first && (socket_->tells() || keys.second == nullptr);
+  const bool retry = !good && (!keys.has(socket_->key()) || now >= key_tried_ + detail::kKeyRetry);
+  if (retry) {
+    key_ = keys.first;
+    key_tried_ = now;
+  }
+  if (gone || retry) socket_.reset();
 }
 
 void SyncClient::skip_server() {
@@ -64,6 +86,7 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
   for (;;) {
     const Duration left = deadline - clock_.now();
     if (left.count() <= 0) return std::nullopt;
+    if (socket_->fate() == Socket::Fate::kRefused) return std::nullopt;
     if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
       auto answer = detail::answer_of(frames);
@@ -121,6 +144,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& trace_id,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
+  follow_keys();
   const Time now = clock_.now();
   const Duration budget = deadline - now;
   if (shm_ && now - shm_heard_ > kFresh) shm_->woken();
@@ -136,9 +160,34 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
     return answer;
   }
   shm_.reset();
-  MC_TRY_(connect());
-  MC_TRY_(socket_->send({envelope, body}));
-  return wait(id, deadline);
+  return exchange_zeromq(envelope, body, id, deadline);
+}
+
+// What was sent over a connection whose key was refused has not left, and is sent by the other key.
+Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const std::string& envelope,
+                                                                    const std::string& body,
+                                                                    uint64_t id, Time deadline) {
+  for (int refusals = 0;; ++refusals) {
+    MC_TRY_(connect());
+    auto sent = socket_->send({envelope, body});
+    if (sent) {
+      auto answer = wait(id, deadline);
+      if (answer) key_ = socket_->key();
+      if (answer || socket_->fate() != Socket::Fate::kRefused) return answer;
+    }
+    const Socket::Fate fate = socket_->fate();
+    if (!sent && fate != Socket::Fate::kRefused && fate != Socket::Fate::kEnded)
+      return fail(sent.error());
+    key_ = cluster_keys().other(socket_->key());
+    const Time again = std::min(clock_.now() + detail::pause_after(refusals), deadline);
+    while (clock_.now() < again) {
+      (void)socket_->fate();  // what it has to say does not cut the pause
+      (void)socket_->wait_readable(
+          static_cast<int>((again - clock_.now()).count() / 1'000'000 + 1));
+    }
+    socket_.reset();
+    if (clock_.now() >= deadline) return std::nullopt;
+  }
 }
 
 bool SyncClient::take_turn(Time deadline) {

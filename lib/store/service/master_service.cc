@@ -92,11 +92,8 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
   server->trace_calls(std::move(trace));
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
-  MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
-  service->events_->count_ended(metrics);
-  service->events_watch_ = loop.watch_socket(
-      service->events_->handle(), [s = service.get()] { s->subscribers(); },
-      service->events_->uses());
+  MC_TRY(service->events_, rpc::Listener::open(loop, rpc::Socket::Kind::kPub, options.events,
+                                               metrics, [s = service.get()] { s->subscribers(); }));
   MC_TRY(service->http_, http::Server::open(loop, options.http, {},
                                             [s = service.get()](const http::Exchange& exchange) {
                                               s->page(exchange);
@@ -120,14 +117,14 @@ MasterService::MasterService(io::Loop& loop, const MasterServiceOptions& options
 MasterService::~MasterService() {
   loop_.cancel(timer_);
   loop_.cancel(parked_timer_);
-  loop_.unwatch(events_watch_);
   // Calls that still wait get the new leader's address.
   if (leader_election_) master_.reset();
   for (auto& [until, parked] : parked_) parked.give_up();
 }
 
 void MasterService::subscribers() {
-  for (auto frames = events_->receive(); !frames.empty(); frames = events_->receive()) {
+  uint64_t port = 0;
+  for (auto frames = events_->receive(port); !frames.empty(); frames = events_->receive(port)) {
     if (frames[0].empty()) continue;
     if (frames[0][0] == 1)
       ++subscriptions_;
@@ -148,7 +145,7 @@ void MasterService::publish() {
     if (message.events.empty()) return;
     published_ = message.events.back().seq + 1;
     const std::string body = wire::encode(message);
-    (void)events_->send({kEventTopic, body});  // no subscriber, or too slow a one
+    events_->send_to_all({kEventTopic, body});  // no subscriber, or too slow a one
   }
 }
 

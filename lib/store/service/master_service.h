@@ -14,8 +14,8 @@
 #include "base/metrics.h"
 #include "http/server.h"
 #include "io/loop.h"
+#include "rpc/listener.h"
 #include "rpc/server.h"
-#include "rpc/socket.h"
 #include "store/election/leader_election.h"
 #include "store/master/master.h"
 #include "store/service/master_metrics.h"
@@ -92,14 +92,13 @@ class MasterService {
   std::unique_ptr<rpc::Server> rpc_;
   MasterMetrics told_;
   std::unique_ptr<http::Server> http_;
-  std::optional<rpc::Socket> events_;
+  std::unique_ptr<rpc::Listener> events_;
   std::unique_ptr<LeaderElection> leader_election_;  // with --ha
   uint64_t lead_ = 0;                                // the epoch at the start of the lead
   std::multimap<Time, Parked> parked_;
   io::Loop::Handle parked_timer_ = 0;
   uint64_t published_ = 1;  // number of the first unpublished event
   size_t subscriptions_ = 0;
-  io::Loop::Handle events_watch_ = 0;
   io::Loop::Handle timer_ = 0;
   Time armed_ = Time::max();
 };

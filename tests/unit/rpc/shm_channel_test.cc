@@ -119,8 +119,8 @@ struct ShmPair {
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
     auto made = rpc::ShmChannel::make_memory();
     REQUIRE(made.has_value());
-    server = std::move(*rpc::ShmChannel::map(io::Fd(sockets[0]), made->get(), true));
-    client = std::move(*rpc::ShmChannel::map(io::Fd(sockets[1]), made->get(), false));
+    server = std::move(*rpc::ShmChannel::map(io::Fd(sockets[0]), made->get(), true, nullptr));
+    client = std::move(*rpc::ShmChannel::map(io::Fd(sockets[1]), made->get(), false, nullptr));
     memory = made->release();
   }
   ~ShmPair() {

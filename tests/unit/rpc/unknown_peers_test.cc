@@ -18,8 +18,8 @@
 
 #include "io/address.h"
 #include "io/local_socket.h"
+#include "rpc/access/connection_guard.h"
 #include "rpc/client.h"
-#include "rpc/connection_guard.h"
 #include "rpc/server.h"
 #include "rpc/shm_channel.h"
 

@@ -94,7 +94,7 @@ Acceptor::Acceptor(std::string secret, const Clock& clock, Counter& refused, Own
 
 Result<> Acceptor::listen_on(const std::string& text) {
   MC_TRY(const io::Address address, io::parse_address(text));
-  if (!io::is_loopback(address.host) && rpc::cluster_key().empty())
+  if (!io::is_loopback(address.host) && rpc::cluster_keys().first == nullptr)
     return fail(Code::kInvalid,
                 "refusing to take data on %s, beyond loopback, without a "
                 "cluster key",

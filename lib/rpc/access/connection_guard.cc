@@ -1,4 +1,4 @@
-#include "rpc/connection_guard.h"
+#include "rpc/access/connection_guard.h"
 
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -89,8 +89,8 @@ Result<std::unique_ptr<ConnectionGuard>> ConnectionGuard::open(void* context, vo
                                                                const Limits& limits) {
   static std::atomic<uint64_t> number{0};
   const std::string name = strf("inproc://guard-%llu", static_cast<unsigned long long>(++number));
-  constexpr int kEvents = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED | ZMQ_EVENT_DISCONNECTED |
-                          ZMQ_EVENT_CLOSED | ZMQ_EVENT_MONITOR_STOPPED;
+  constexpr int kEvents = ZMQ_EVENT_LISTENING | ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_ACCEPT_FAILED |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_MONITOR_STOPPED;
   if (zmq_socket_monitor(socket, name.c_str(), kEvents) != 0)
     return fail(Code::kInternal, "watch a control socket: %s", zmq_strerror(zmq_errno()));
   void* const monitor = zmq_socket(context, ZMQ_PAIR);
@@ -125,7 +125,7 @@ ConnectionGuard::~ConnectionGuard() {
 }
 
 void ConnectionGuard::count(Metrics& metrics) {
-  counter_.store(
+  facts.ended.store(
       &metrics.counter("mc_rpc_ended_connections_total",
                        "control connections ended for what they held, sent or kept open"));
 }
@@ -165,6 +165,7 @@ void ConnectionGuard::run() {
     wake();
     look();
     enforce();
+    facts.connections = connections_.size();
   }
 }
 
@@ -184,6 +185,7 @@ bool ConnectionGuard::take_events() {
     std::memcpy(&what, event.data(), sizeof what);
     std::memcpy(&value, event.data() + sizeof what, sizeof value);
     if (what == ZMQ_EVENT_MONITOR_STOPPED) return false;
+    if (what == ZMQ_EVENT_LISTENING) facts.listener = value;
     if (what == ZMQ_EVENT_ACCEPTED) accepted(value);
     if (what == ZMQ_EVENT_DISCONNECTED || what == ZMQ_EVENT_CLOSED) forget(value);
     if (what == ZMQ_EVENT_ACCEPT_FAILED)
@@ -334,7 +336,7 @@ void ConnectionGuard::end(int fd, const std::string& why) {
     const linger now{.l_onoff = 1, .l_linger = 0};
     (void)::setsockopt(spare_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
     ::shutdown(spare_.get(), SHUT_RDWR);
-    if (Counter* counter = counter_.load()) counter->add();
+    if (Counter* counter = facts.ended.load()) counter->add();
   }
   ::dup3(nothing_.get(), spare_.get(), O_CLOEXEC);
 }

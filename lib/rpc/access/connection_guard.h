@@ -29,7 +29,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "io/fd.h"
-#include "rpc/held_growth.h"
+#include "rpc/access/held_growth.h"
 
 namespace mc::rpc {
 
@@ -57,6 +57,12 @@ class ConnectionGuard {
   void refuse(int fd);
   HeldGrowth& growth() { return growth_; }  // the owner says there when nothing was left
   void count(Metrics& metrics);             // the connections that it ends
+  struct Facts {
+    std::atomic<int> listener{-1};  // libzmq's descriptor; -1: not known yet
+    std::atomic<size_t> connections{0};
+    std::atomic<Counter*> ended{nullptr};
+  };
+  Facts facts;
 
  private:
   enum State : uint8_t { kHandshake, kSilent, kSends };
@@ -94,7 +100,6 @@ class ConnectionGuard {
   void* const socket_;
   void* const monitor_;
   const Limits limits_;
-  std::atomic<Counter*> counter_{nullptr};
   Mutex mutex_;
   Deliveries deliveries_ MC_GUARDED_BY(mutex_);  // since the last look
   // The guard's thread alone:

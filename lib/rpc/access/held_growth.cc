@@ -1,4 +1,4 @@
-#include "rpc/held_growth.h"
+#include "rpc/access/held_growth.h"
 
 #include <utility>
 

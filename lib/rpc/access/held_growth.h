@@ -1,6 +1,6 @@
-// Says whether a process grew by what the peers of its socket hold, for rpc/connection_guard.h.
-// Growth is seen of the whole process only, and may be the owner's own: the guard has the owner
-// take all messages that are whole, and counts only growth after that.
+// Says whether a process grew by what the peers of its socket hold, for
+// rpc/access/connection_guard.h. Growth is seen of the whole process only, and may be the owner's
+// own: the guard has the owner take all messages that are whole, and counts only growth after that.
 //
 // Thread: drained() belongs to the socket's thread, on_doubt() to the one that sets up; the others
 // to the guard's.
