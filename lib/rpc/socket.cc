@@ -158,7 +158,7 @@ Result<Socket> Socket::connect(Kind kind, const std::string& text, const Cluster
   MC_TRY(void* handle, make(kind));
   Socket socket(handle, address.text(), kind, key);
   MC_TRY_(set_curve(handle, key, false));
-  if (cluster_keys().second != nullptr) MC_TRY_(socket.watch_fate());
+  if (kind == Kind::kDealer && cluster_keys().second != nullptr) MC_TRY_(socket.watch_fate());
   if (zmq_connect(handle, ("tcp://" + address.text()).c_str()) != 0)
     return fail(Code::kInvalid, "connect to %s: %s", text.c_str(), zmq_strerror(zmq_errno()));
   return socket;
