@@ -264,7 +264,9 @@ void SimOptions::describe(OptionList& v) {
   v("rack-nodes", rack_nodes, "nodes of a rack, by their numbers, prefill first; 0: one rack");
   v("rack-latency", rack_latency, "added to transfers between racks");
   v("fault", fault, "a node that fails, and when it returns: p3@120s-180s, d0@5m");
-  v("machines", machines, "how many nodes serve from a time on, as 12@8h; needs --pd-control");
+  v("machines", machines,
+    "how many nodes serve from a time on, as 12@8h; needs --pd-control and "
+    "disaggregated nodes");
   v("pd-control", pd_control, "move nodes between prefill and decode as their loads change");
   v("pd-interval", pd.interval, "between decisions of --pd-control");
   v("pd-cooldown", pd.cooldown, "after a move");
