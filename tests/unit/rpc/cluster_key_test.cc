@@ -137,6 +137,14 @@ struct World {
     }
     return true;
   }
+  // A call at the moment of a change may go over a connection whose key was just revoked, and end
+  // with its budget.
+  bool reaches(const std::string& text) {
+    const Time deadline = clock.now() + 30s;
+    while (clock.now() < deadline)
+      if (call(text, 500ms)) return true;
+    return false;
+  }
   // Until no connection but those of calls in flight is by the second key.
   bool moved(size_t left) {
     const Gauge& second = metrics.gauge("mc_rpc_second_key_connections", "");
@@ -349,7 +357,7 @@ TEST_SUITE("cluster key") {
       w.heard.push_back("written");
       return secrets() == kNew + "|";
     }));
-    CHECK(w.call("new key").has_value());
+    CHECK(w.reaches("new key"));
     const Time deadline = w.clock.now() + 1s;
     w.heard.clear();
     (void)old.send({envelope, body});
@@ -359,7 +367,7 @@ TEST_SUITE("cluster key") {
     // And back: the address is listened at by the old key again.
     w.file.put(kOld);
     REQUIRE(w.until([&] { return secrets() == kOld + "|"; }));
-    CHECK(w.call("old key").has_value());
+    CHECK(w.reaches("old key"));
   }
 
   TEST_CASE("the key of a cluster is replaced") {
