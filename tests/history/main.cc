@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "cmd/command.h"
+#include "rpc/socket.h"
 #include "store/client/client.h"
 #include "tests/history/check.h"
 
@@ -25,12 +26,13 @@ constexpr uint64_t kMagic = 0x6d63686973746f72, kValueMax = 400 * kKiB;
 constexpr Duration kOverTime = std::chrono::seconds(3);  // beyond its timeout an operation hangs
 
 struct Options {
-  std::string master = "127.0.0.1:5550", stop;
+  std::string master = "127.0.0.1:5550", stop, cluster_key;
   Duration time = std::chrono::seconds(10), timeout = std::chrono::seconds(2);
   uint32_t clients = 6, keys = 60;
   uint64_t seed = 0;
   void describe(OptionList& v) {
     v("master", master, "address of mc-master");
+    v("cluster-key", cluster_key, "file with the cluster's secret");
     v("stop", stop, "file that ends it when it is there");
     v("time", time, "how long");
     v("timeout", timeout, "of one operation");
@@ -205,6 +207,7 @@ class Worker {
 };
 
 Result<int> run(const Options& options) {
+  MC_TRY_(rpc::load_cluster_key(options.cluster_key));
   Shared shared;
   shared.options = options;
   shared.seed = options.seed != 0 ? options.seed : fresh_seed();
