@@ -29,8 +29,8 @@ void PoolTraffic::unmount(uint32_t machine, Time now) {
   std::vector<Network::FlowId> stopped;
   for (const auto& [id, flow] : flows_)
     if (flow.from == machine || flow.to == machine) stopped.push_back(id);
+  pool_.unmount(machine, now);  // first: the end of a put begins the next
   for (const Network::FlowId id : stopped) stop(id, now);
-  pool_.unmount(machine, now);
   write(now);
 }
 
@@ -133,29 +133,31 @@ void PoolTraffic::put_next(uint32_t machine, Time now) {
   }
 }
 
-// Writes what the pool has granted since.
+// Begins all that the pool has granted since. What is stored meanwhile may make room for more.
 void PoolTraffic::write(Time now) {
-  for (const Pool::Granted& granted : pool_.granted()) {
-    const uint32_t from = calls_.at(granted.put).machine;
-    std::map<uint32_t, std::vector<Pool::Grant>> to;
-    if (pool_.mounted(from))  // else it is gone, and the master waits for it in vain
-      for (const Pool::Grant& g : granted.grants) to[g.machine].push_back(g);
-    for (auto& [machine, grants] : to) {
-      const double bytes = static_cast<double>(grants.size() * o_.block_bytes);
-      totals_.put_bytes += bytes;
-      if (machine == from) {
-        pool_.stored(grants, now);
-        continue;
-      }
-      ++calls_.at(granted.put).flows;
-      flows_[network_.start(from, machine, bytes, now)] = {
-          .from = from, .to = machine, .put = granted.put, .grants = std::move(grants)};
+  for (auto granted = pool_.granted(); !granted.empty(); granted = pool_.granted())
+    for (const Pool::Granted& put : granted) begin(put, now);
+}
+
+void PoolTraffic::begin(const Pool::Granted& granted, Time now) {
+  const uint32_t from = calls_.at(granted.put).machine;
+  std::map<uint32_t, std::vector<Pool::Grant>> to;
+  if (pool_.mounted(from))  // else it is gone, and the master waits for it in vain
+    for (const Pool::Grant& g : granted.grants) to[g.machine].push_back(g);
+  for (auto& [machine, grants] : to) {
+    const double bytes = static_cast<double>(grants.size() * o_.block_bytes);
+    totals_.put_bytes += bytes;
+    if (machine == from) {
+      pool_.stored(grants, now);
+      continue;
     }
-    if (calls_.at(granted.put).flows == 0) {
-      ++calls_.at(granted.put).flows;
-      wrote(granted.put, now);
-    }
+    ++calls_.at(granted.put).flows;
+    flows_[network_.start(from, machine, bytes, now)] = {
+        .from = from, .to = machine, .put = granted.put, .grants = std::move(grants)};
   }
+  if (calls_.at(granted.put).flows > 0) return;
+  ++calls_.at(granted.put).flows;
+  wrote(granted.put, now);
 }
 
 void PoolTraffic::wrote(uint64_t put, Time now) {
@@ -181,6 +183,7 @@ bool PoolTraffic::arrived(Network::FlowId id, Time now) {
   }
   pool_.stored(flow.grants, now);
   wrote(flow.put, now);
+  write(now);
   return true;
 }
 

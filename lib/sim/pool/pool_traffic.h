@@ -82,6 +82,7 @@ class PoolTraffic {
   void end_read(uint32_t request, bool whole, Time now);
   void put_next(uint32_t machine, Time now);
   void write(Time now);
+  void begin(const Pool::Granted& granted, Time now);
   void wrote(uint64_t put, Time now);
   void stop(Network::FlowId flow, Time now);
 

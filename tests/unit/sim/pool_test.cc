@@ -178,6 +178,39 @@ TEST_CASE("puts go two calls of 32 blocks at a time, and those of a machine that
   CHECK(rig.network.flows() == 0);
   rig.run();
   CHECK(rig.traffic.find(blocks(1000, 1320), rig.now).size() <= 1);
+  rig.traffic.put(1, blocks(1000, 1320), kNormal, rig.now);  // nothing waits for 0
+  CHECK(rig.traffic.find(blocks(1000, 1320), rig.now).size() == 320);
+}
+
+TEST_CASE("no put begins to a machine that is failing") {
+  Rig rig(3);
+  rig.traffic.unmount(0, t0);  // what 0 computes goes to 1
+  rig.traffic.mount(0, 1, t0);
+  rig.traffic.unmount(2, t0);
+  rig.traffic.put(0, blocks(0, 320), kNormal, t0);
+  CHECK(rig.network.sending(0) == 2);
+  rig.traffic.mount(2, 1000, t0);
+  rig.traffic.unmount(1, t0);
+  CHECK(rig.network.rate_in(1) == 0);
+  CHECK(rig.network.rate_in(2) > 0);
+  rig.run();
+  CHECK(rig.network.received(1) == 0);
+  // Two calls were under way, and 0 has room for one block. All may be put again.
+  CHECK(indexed(rig.traffic.pool(), blocks(0, 320)) == 320 - 64 + 1);
+  rig.traffic.put(0, blocks(0, 320), kNormal, rig.now);
+  rig.run();
+  CHECK(indexed(rig.traffic.pool(), blocks(0, 320)) == 320);
+}
+
+TEST_CASE("a put that waits for room goes on when there is some") {
+  Rig rig(2);
+  rig.traffic.unmount(0, t0);
+  rig.traffic.unmount(1, t0);
+  rig.traffic.mount(1, 40, t0);
+  rig.traffic.mount(0, 1, t0);
+  rig.traffic.put(0, blocks(0, 64), kNormal, t0);
+  rig.run();
+  CHECK(to_ms(rig.now - t0) < 70);  // 1 MB/s
 }
 
 namespace {
