@@ -273,7 +273,7 @@ TEST_CASE("nodes that cache nothing take a system prompt from the pool") {
   CHECK(never.pool_put_bytes == r.pool_put_bytes);
 }
 
-TEST_CASE("a slow pool is read only if it must be") {
+TEST_CASE("a slow pool is read only if computing is slower") {
   const trace::Trace t = turns(30, 32, 1000);
   SimOptions o;
   o.prefill = 2;
@@ -282,6 +282,7 @@ TEST_CASE("a slow pool is read only if it must be") {
   o.pool_tokens = 16'000;
   o.nic_gbps = 0.33;  // a block takes four times as long as computing it
   const SimResult aware = run(t, o, 6e-6);
+  CHECK(run(t, o, 60e-6).pool_reads == 29);  // and here less than half as long
   o.pool_reuse = "always";
   const SimResult always = run(t, o, 6e-6);
   CHECK(always.pool_reads > 20);
