@@ -213,6 +213,8 @@ if [ -x "$MC_BIN/mc-replay" ]; then
     refused 2 "$MC_BIN/mc-replay" sim "$T/trace.jsonl" --decode $nodes
     says "--decode $nodes: want 30000 nodes in all at most"
   done
+  refused 2 "$MC_BIN/mc-replay" sim "$T/trace.jsonl" --pool-tokens 511
+  says '--pool-tokens 511: want at least 512, a block of the trace, or 0 for no pool'
 fi
 if [ -x "$MC_BIN/mc-store" ] && [ -z "${MC_SANITIZE:-}" ]; then
   # F101: more than there is memory for is an error, and no abort.

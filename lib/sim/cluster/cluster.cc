@@ -347,6 +347,11 @@ Result<> check(const SimOptions& o) {
 Result<SimResult> simulate(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
                            const cost::ModelSpec& spec, const SimOptions& options) {
   MC_TRY_(check(options));
+  if (options.pool_tokens > 0 && options.pool_tokens < trace.block_tokens)
+    return fail(Code::kInvalid,
+                "--pool-tokens %llu: want at least %llu, a block of the trace, or 0 for no pool",
+                static_cast<unsigned long long>(options.pool_tokens),
+                static_cast<unsigned long long>(trace.block_tokens));
   if (arrivals.size() >= UINT32_MAX) return fail(Code::kNoSpace, "too many requests");
   return Cluster(trace, arrivals, spec, options).run();
 }

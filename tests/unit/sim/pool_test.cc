@@ -289,6 +289,21 @@ TEST_CASE("a slow pool is read only if computing is slower") {
   CHECK(aware.pool_reads < always.pool_reads / 2);
 }
 
+TEST_CASE("a pool without room for a block is refused") {
+  const trace::Trace t = turns(2, 2, 1000);
+  const auto arrivals = trace::schedule(t, {});
+  REQUIRE(arrivals);
+  SimOptions o;
+  o.pool_tokens = 15;
+  const auto bad = simulate(t, *arrivals, cost::tiny(), o);
+  REQUIRE_FALSE(bad);
+  CHECK(bad.error().code == Code::kInvalid);
+  CHECK(bad.error().what ==
+        "--pool-tokens 15: want at least 16, a block of the trace, or 0 for no pool");
+  o.pool_tokens = 16;
+  CHECK(simulate(t, *arrivals, cost::tiny(), o));
+}
+
 TEST_CASE("coupled nodes have no pool") {
   SimOptions o;
   o.engine = "coupled";
