@@ -103,6 +103,33 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("KV goes to a pool that nobody has measured if the model's network is quick enough") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 64 * kMiB);
+  PairOptions options;
+  options.master = store.master->control();
+  options.time_scale = 1;
+  options.swap_bytes = 0;
+  options.decode_blocks = 18;
+  cost::ModelSpec spec = cost::tiny();
+  spec.cost.c1 = 2e-4;                           // seconds to compute a token
+  for (const double bytes_per_s : {2e9, 1e3}) {  // a token has 1 KiB
+    CAPTURE(bytes_per_s);
+    spec.cost.transfer_bytes_per_s = bytes_per_s;
+    const DummyEngine engine(spec, kBlock);
+    options.prefill_engine = options.decode_engine = &engine;
+    Pair pair(loop, options);
+    serve_together(pair, prompts());
+    CHECK(preemptions(pair) > 0);
+    if (bytes_per_s > 1e6)
+      CHECK(gone(pair, "pool") > 0);
+    else
+      CHECK(gone(pair, "recompute") == preemptions(pair));
+    CHECK(pair.comes_to_rest());
+  }
+}
+
 TEST_CASE("the dummy engine's tokens, which come from the bytes of the KV, are the same too") {
   SteadyClock clock;
   io::Loop loop(clock);

@@ -152,6 +152,13 @@ TEST_CASE("fetching that is predicted slower than computing is left out") {
   REQUIRE(published(one, 6));
   CHECK(two.serve("b", prompt).cached_tokens == 0);
   CHECK(slow.serve("c", prompt, 1).pool_tokens == 96);
+  cost::ModelSpec spec = cost::tiny();
+  spec.cost.c0 = spec.cost.t0 = 0;
+  spec.cost.transfer_bytes_per_s = 1e3;  // a second a token, which nobody has measured yet
+  const DummyEngine engine(spec, kBlock);
+  options.prefill_engine = options.decode_engine = &engine;
+  Pair far(loop, options, "4");
+  CHECK(far.serve("d", prompt, 1).pool_tokens == 0);
 }
 
 TEST_CASE("an unreachable pool costs a bounded time, and no request") {
