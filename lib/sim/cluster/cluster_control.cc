@@ -60,7 +60,6 @@ void Cluster::settle_roles() {
     const bool goes = std::exchange(n.leaving, false);
     leave(i, goes ? "it was taken away" : "it changes sides", true);
     if (goes) {
-      moves_.fails(n.name);
       n.down = n.away = true;
       if (n.cache) n.cache->lose_all();
       pool_.unmount(i, now_);

@@ -108,7 +108,6 @@ void Cluster::down(uint32_t node) {
   if (n.decoder) n.decoder->drop();
   ++n.turn;
   leave(node, "it failed", false);
-  moves_.fails(n.name);
   reflow();
 }
 

@@ -68,6 +68,33 @@ TEST_CASE("the node that leaves is the one with the least to finish") {
   CHECK(r->timeline[21].prefill_nodes + r->timeline[21].decode_nodes == 4);  // it had nothing
 }
 
+TEST_CASE("a node that fails while it moves, and is back at once, holds up no other") {
+  trace::Trace t;
+  for (uint64_t i = 0; i < 4; ++i) add(t, i, i, 4000);  // minutes each, one on each decode node
+  for (uint64_t i = 0; i < 40; ++i) {
+    add(t, 1000 + i, 0, 1);  // 20 seconds to compute
+    trace::TraceRequest& r = t.records.back();
+    r.hash_ids.clear();
+    for (uint64_t k = 0; k < 240; ++k) r.hash_ids.push_back(1000 * (i + 1) + k);
+    r.input_length = 512 * r.hash_ids.size();
+  }
+  SimOptions o = controlled();
+  o.pd.interval = 2s;
+  o.pd.cooldown = 1s;
+  const auto moved = run(t, o);
+  REQUIRE(moved);
+  REQUIRE_FALSE(moved->moves.empty());
+  const Move first = moved->moves[0];
+  CHECK(first.to == "prefill");
+  const auto ms = static_cast<int>(first.at_s * 1e3);
+  o.fault = {strf("%s@%dms-%dms", first.node.c_str(), ms + 300, ms + 600)};
+  const auto failed = run(t, o);
+  REQUIRE(failed);
+  REQUIRE(failed->moves.size() > 1);
+  CHECK(failed->moves[0].node == first.node);
+  CHECK(failed->moves[1].at_s < first.at_s + 10);
+}
+
 TEST_CASE("--machines takes no engines that have no sides") {
   SimOptions o = controlled();
   o.engine = "coupled";
