@@ -13,6 +13,8 @@ namespace mc::rpc::detail {
 inline constexpr Duration kShmRetry = std::chrono::seconds(1);
 // The time between two tries of the first key, while the server knows the second.
 inline constexpr Duration kKeyRetry = std::chrono::seconds(1);
+// How long such a try may take.
+inline constexpr Duration kKeyPatience = std::chrono::seconds(10);
 // Before the next key is tried: none after the first refusal, at most half a second.
 Duration pause_after(int refusals);
 inline constexpr int kHopsMax = 4;  // a call is forwarded to another server so often at most

@@ -9,18 +9,21 @@ namespace mc::rpc {
 // Over the last connection. One whose key was refused keeps the call until it is sent again.
 Result<> Client::send_over(size_t at, const std::string& envelope, const std::string& body) {
   Link& link = links_[at];
-  for (;;) {
+  // Each time through learn_fate(): what the monitor said is said once.
+  const auto fate = [&] {
     learn_fate(at, link.connections.back()->number);
-    const Socket::Fate fate = link.connections.back()->socket.fate();
-    if (fate == Socket::Fate::kRefused) return {};
-    if (fate == Socket::Fate::kEnded) {
+    return link.connections.back()->socket.known_fate();
+  };
+  for (;;) {
+    const Socket::Fate before = fate();
+    if (before == Socket::Fate::kRefused) return {};
+    if (before == Socket::Fate::kEnded) {
       MC_TRY_(add_connection(at));
       link.close_unused();
     }
-    Socket& last = link.connections.back()->socket;
-    auto sent = last.send({envelope, body});
-    const bool over = last.fate() == Socket::Fate::kRefused || last.fate() == Socket::Fate::kEnded;
-    if (sent || !over) return sent;
+    auto sent = link.connections.back()->socket.send({envelope, body});
+    const Socket::Fate after = fate();
+    if (sent || (after != Socket::Fate::kRefused && after != Socket::Fate::kEnded)) return sent;
   }
 }
 
@@ -91,6 +94,9 @@ void Client::follow_keys() {
       lose_shm(at);  // no call is in flight over it
       link.shm_tried = Time::min();
     }
+    if (link.candidate != nullptr && (link.candidate->socket.key() != keys.first ||
+                                      now >= link.candidate_tried + detail::kKeyPatience))
+      link.candidate.reset();  // it says nothing: where its name has no address, say
     if (link.connections.empty() || link.candidate != nullptr || link.retry != 0) continue;
     const Socket& last = link.connections.back()->socket;
     const bool good = last.key() == keys.first && (last.tells() || keys.second == nullptr);

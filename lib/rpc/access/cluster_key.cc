@@ -10,6 +10,7 @@
 #include <deque>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/hash.h"
@@ -66,7 +67,7 @@ class KeyRing {
   Mutex mutex_;
   std::deque<ClusterKey> known_ MC_GUARDED_BY(mutex_);  // never shorter: they are pointed to
   std::deque<ClusterKeys> sets_ MC_GUARDED_BY(mutex_);
-  std::string path_ MC_GUARDED_BY(mutex_);
+  std::string path_ MC_GUARDED_BY(mutex_), refused_ MC_GUARDED_BY(mutex_);  // why, last
   Stamp used_ MC_GUARDED_BY(mutex_), seen_ MC_GUARDED_BY(mutex_);
   const ClusterKeys none_{};
   std::atomic<const ClusterKeys*> now_{&none_};
@@ -170,10 +171,15 @@ void KeyRing::look() {
   if (!rests || stamp == used_) return;
   const auto secrets = secrets_in(path_);
   if (!(stamp_of(path_) == stamp)) return;  // it changed meanwhile, and is read once more
-  used_ = stamp;
   const ClusterKeys before = keys();
   const auto used = secrets ? use_file(*secrets, path_) : Result<>(fail(secrets.error()));
-  if (!used) return log_error("rpc", "%s: the keys stay as they were", used.error().what.c_str());
+  if (secrets) used_ = stamp;  // else it is read again: perhaps there were no descriptors
+  if (!used) {
+    const bool again = std::exchange(refused_, used.error().what) == used.error().what;
+    if (!again) log_error("rpc", "%s: the keys stay as they were", refused_.c_str());
+    return;
+  }
+  refused_.clear();
   const ClusterKeys after = keys();
   if (after.first != before.first || after.second != before.second)
     log_info("rpc", "--cluster-key %s was read again: %s; the first %s", path_.c_str(),

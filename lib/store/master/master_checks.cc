@@ -30,7 +30,8 @@ void Master::check_replica(const Object& object, const NodeId& node, Generation 
 
 Result<rpc::Empty> Master::checked(const TaskDone& m, Time now) {
   const Member* node = members_.find(m.node, m.generation);
-  const auto check = node == nullptr ? std::nullopt : checks_.end(m.task, node->mount, now);
+  const bool known = node != nullptr && node->mounted_as(m.mount);
+  const auto check = known ? checks_.end(m.task, node->mount, now) : std::nullopt;
   if (!check)
     return fail(Code::kStale, "check %llu of node '%s' is not running",
                 static_cast<unsigned long long>(m.task), escape(m.node).c_str());

@@ -37,12 +37,14 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
     members_.find(m.node.name)->returns = true;
   }
   finish(now);
-  return Mounted{epoch_, nodes(now), next_generation(), wall_ms(now) / 1000, wire::this_release()};
+  const Generation fence = next_generation();
+  members_.find(m.node.name)->mounted_by = fence;
+  return Mounted{epoch_, nodes(now), fence, wall_ms(now) / 1000, wire::this_release()};
 }
 
 Result<Mounted> Master::handle(const Inventory& m, Time now) {
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr)
+  if (node == nullptr || !node->mounted_as(m.mount))
     return fail(Code::kStale, "inventory of node '%s': mount it first", escape(m.node).c_str());
   if (node->ready || m.records.size() > kInventoryMax)
     return fail(Code::kInvalid, "inventory of node '%s': %zu records, %s", escape(m.node).c_str(),
@@ -158,7 +160,7 @@ Result<Mounted> Master::handle(const Unmount& m, Time now) {
 
 void Master::handle(const Heartbeat& m, Time now, Done<HeartbeatReply> done) {
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr)
+  if (node == nullptr || !node->mounted_as(m.mount))
     return done(HeartbeatReply{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   members_.beat(*node, m, now, std::move(done));
   finish(now);

@@ -99,8 +99,9 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
   if (ReplicaChecks::is_check(m.task)) return checked(m, now);
   const auto it = tasks_.all.find(m.task);
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr || it == tasks_.all.end() || it->second.state != Task::State::kRunning ||
-      it->second.target_mount != node->mount || it->second.range == kNoId)
+  if (node == nullptr || !node->mounted_as(m.mount) || it == tasks_.all.end() ||
+      it->second.state != Task::State::kRunning || it->second.target_mount != node->mount ||
+      it->second.range == kNoId)
     return fail(Code::kStale, "task %llu of node '%s' is not running",
                 static_cast<unsigned long long>(m.task), escape(m.node).c_str());
   Task& task = it->second;

@@ -78,8 +78,11 @@ struct Member {  // a mounted node
   Layout layout;
   Allocator space;
   std::string host, domain;
-  std::string release;                 // its build
-  uint64_t mount = 0;                  // unique to this mounting of it
+  std::string release;    // its build
+  uint64_t mount = 0;     // unique to this mounting of it
+  Generation mounted_by;  // names it to the node: Mounted::fence
+  // Whether a message of the node belongs to it. Those of older nodes do not say.
+  bool mounted_as(Generation said) const { return !said || said == mounted_by; }
   bool returns = false;                // an earlier master had mounted it
   bool ready = false;                  // its inventory is complete
   bool tier = false;                   // its disk's inventory has not come yet

@@ -91,7 +91,7 @@ StoreNode::StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const Nod
       copier_(
           loop, engine, [this](uint64_t offset) { return segments_->bytes_at(offset); },
           options.copy_timeout,
-          [this](uint64_t task, const Result<>& result) { copied(task, result); }),
+          [this](uint64_t task, const Result<>& result) { copied(task, result, mount_.by); }),
       fences_(engine, layout_, [this](uint64_t offset) { return segments_->bytes_at(offset); }),
       objects_(metrics.gauge("mc_store_node_objects", "objects this node holds")),
       bytes_(metrics.gauge("mc_store_node_bytes", "bytes of their values")),
@@ -145,7 +145,7 @@ void StoreNode::mount() {
   if (state_ == State::kStopping) return;
   state_ = State::kMounting;
   copier_.cancel_all();  // the next master does not know their ranges
-  done_ = 0;
+  mount_.done = 0;
   fences_.forget_orders();
   asked_ = loop_.now();
   epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
@@ -158,6 +158,7 @@ void StoreNode::mount() {
                   if (!fits) return retry(fits.error());
                   const bool first = epoch_ == 0 && !segments_->lasting();
                   if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
+                  mount_.by = reply->fence;
                   keep_clock_.mounted(reply->now_s, loop_.now());
                   const Generation fence = std::max(reply->fence, Generation{epoch_ << 32});
                   if (!first) fences_.forget_free(directory_.free_ranges(), fence);
@@ -174,6 +175,7 @@ void StoreNode::send_inventory(uint64_t after, bool from_start) {
   Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
               tier_};
   for (ObjectRecord& r : m.records) r.keep_until_s = keep_clock_.there(r.keep_until_s);
+  m.mount = mount_.by;
   m.last = m.records.size() < kPageRecords;
   if (m.last) {
     directory_.tell_dead(m);
@@ -204,7 +206,8 @@ void StoreNode::beat() {
   const Duration hold = fences_.fence(options_.heartbeat);
   Heartbeat m{me_.name, me_.generation, 0,
               static_cast<uint32_t>(hold / std::chrono::milliseconds(1))};
-  fences_.tell(m, done_);
+  m.mount = mount_.by;
+  fences_.tell(m, mount_.done);
   master_->call_over(m, budget, last_, [this](const Result<>& reply) {
     if (!reply) return retry(reply.error());
     take(last_);
@@ -222,7 +225,7 @@ void StoreNode::take(const HeartbeatReply& reply) {
   if (!sees(reply.epoch)) return retry({Code::kStale, "master of an older epoch"});
   nodes_seen_ = reply.nodes;
   for (const Order& order : reply.orders) {
-    if (order.seq <= done_) continue;
+    if (order.seq <= mount_.done) continue;
     if (order.record.keep_until_s > 0) {
       Order mine = order;
       mine.record.keep_until_s = keep_clock_.here(order.record.keep_until_s);
@@ -230,7 +233,7 @@ void StoreNode::take(const HeartbeatReply& reply) {
     } else {
       carry_out(order);
     }
-    done_ = order.seq;
+    mount_.done = order.seq;
     orders_.add();
   }
   // Persist before the acknowledgement.
@@ -263,12 +266,13 @@ void StoreNode::carry_out(const Order& order) {
   copier_.copy(order);
 }
 
-void StoreNode::copied(uint64_t task, const Result<>& result) {
+void StoreNode::copied(uint64_t task, const Result<>& result, Generation mount) {
   if (!result) log_warn("store", "%s", result.error().what.c_str());
-  master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result)},
-                options_.call_timeout, [this, task, result](const Result<rpc::Empty>& reply) {
+  master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result), mount},
+                options_.call_timeout,
+                [this, task, result, mount](const Result<rpc::Empty>& reply) {
                   if (reply || reply.error().code == Code::kStale || !mounted()) return;
-                  copied(task, result);  // the answer was lost: retry
+                  copied(task, result, mount);  // the answer was lost: retry
                 });
 }
 

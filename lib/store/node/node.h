@@ -47,6 +47,11 @@ Result<PreparedNode> prepare_node(xfer::Engine& engine, const NodeId& name,
                                   const NodeOptions& options, const Clock& clock,
                                   const HostTimes& host = host_times());
 
+struct NodeMount {
+  Generation by;      // as the master names it
+  uint64_t done = 0;  // its last order that was carried out
+};
+
 class StoreNode {
  public:
   // `control`: the address at which peers request the engine's segment. `prepared`: if empty, it is
@@ -91,7 +96,7 @@ class StoreNode {
   void beat();
   void take(const HeartbeatReply& reply);
   void carry_out(const Order& order);
-  void copied(uint64_t task, const Result<>& result);
+  void copied(uint64_t task, const Result<>& result, Generation mount);
   void ask_drained(Time until, const std::function<void()>& done);
   void retry(const Error& error);
   bool sees(uint64_t epoch);
@@ -104,10 +109,11 @@ class StoreNode {
   std::unique_ptr<rpc::Client> master_;
   Directory directory_;
   State state_ = State::kMounting;
-  uint64_t epoch_ = 0, epoch_seen_ = 0;  // of the master it is mounted at; the largest of any
-  uint64_t done_ = 0, nodes_seen_ = 0;   // the last order carried out; as the last master reported
-  Time asked_{};                         // when the master was last called
-  KeepClock keep_clock_;                 // of the directory's records
+  // Of the master it is mounted at; the largest of any; as the last master reported.
+  uint64_t epoch_ = 0, epoch_seen_ = 0, nodes_seen_ = 0;
+  NodeMount mount_;
+  Time asked_{};          // when the master was last called
+  KeepClock keep_clock_;  // of the directory's records
   std::string last_error_;
   bool tier_ = false;
   std::function<void()> on_mounted_;

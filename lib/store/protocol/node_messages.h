@@ -72,7 +72,9 @@ struct Mounted {
   static constexpr const char* kName = "mounted";
   uint64_t epoch = 0;
   uint64_t nodes = 0;  // as in HeartbeatReply
-  // Newer than every grant so far: the master does not know those that are still being written.
+  // Newer than every grant so far: the master does not know those that are still being written. No
+  // two mounts have the same one: what a node says later names the mount by it. What was under way
+  // when the node mounted again is refused; it would acknowledge orders that nobody carried out.
   Generation fence{};
   // The master's seconds now, in which records say how long objects are kept; 0: not said.
   uint64_t now_s = 0;
@@ -107,10 +109,11 @@ struct Inventory {
   // With the last: ranges of no record into which a late writer may still write, kUnfencedMax at
   // most. The master keeps them out of use: it orders the node to forget them.
   std::vector<Extent> unfenced{};
+  Generation mount{};  // Mounted::fence; 0: not said
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, wire::at_most<kInventoryMax>(m.records), m.last, m.tier,
       wire::at_most<kDeadMax>(m.dead), wire::at_most<kDeadMax>(m.before),
-      wire::at_most<kUnfencedMax>(m.unfenced));
+      wire::at_most<kUnfencedMax>(m.unfenced), m.mount);
   }
 };
 struct Unmount {
@@ -167,7 +170,8 @@ struct TaskDone {
   Generation generation{};
   uint64_t task = 0;
   Outcome outcome{};
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.task, m.outcome); }
+  Generation mount{};  // in which the order came: Mounted::fence; 0: not said
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.task, m.outcome, m.mount); }
 };
 
 enum class BeatStatus : uint8_t { kOk = 0, kRemount = 1 };
@@ -193,8 +197,9 @@ struct Heartbeat {
   uint64_t done = 0;
   uint32_t hold_ms = 0;
   std::vector<uint64_t> unfenced{};  // ascending, kUnfencedMax at most
+  Generation mount{};                // Mounted::fence; 0: not said
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.done, m.hold_ms, wire::at_most<kUnfencedMax>(m.unfenced));
+    a(m.node, m.generation, m.done, m.hold_ms, wire::at_most<kUnfencedMax>(m.unfenced), m.mount);
   }
 };
 

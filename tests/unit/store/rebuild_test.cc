@@ -189,4 +189,46 @@ TEST_CASE("impossible mounts and inventories are refused") {
 }
 
 }  // namespace
+// It arrives late: the node's connection stood still, and the node mounted over another one. It
+// would acknowledge orders that the node never saw; what it was to forget would come back.
+TEST_CASE("what a node said of an earlier mount acknowledges nothing") {
+  FakeCluster c;
+  FakeNode& node = c.add("n", 64 * kPage);
+  REQUIRE(c.put("k", kPage) == kDone);
+  const uint64_t done = node.done;
+  REQUIRE(done > 0);
+  c.mount(node);
+  const auto first =
+      c.master->handle(Mount{node.ref, node.layout, node.epoch_seen, node.nodes_seen}, c.now);
+  REQUIRE(first);
+  const auto second =
+      c.master->handle(Mount{node.ref, node.layout, node.epoch_seen, node.nodes_seen}, c.now);
+  REQUIRE(second);
+  CHECK(first->fence != second->fence);
+  Inventory inventory{"n", node.ref.generation, node.directory.page(0, true, 4096), true};
+  inventory.mount = first->fence;
+  CHECK(c.master->handle(inventory, c.now).error().code == Code::kStale);
+  inventory.mount = second->fence;
+  REQUIRE(c.master->handle(inventory, c.now));
+  bool removed = false;
+  c.master->handle(Remove{{"k"}, true}, c.now,
+                   [&](const Result<Outcomes>& r) { removed = r && r->items[0].ok(); });
+  std::optional<HeartbeatReply> answer;
+  const auto beat = [&](Generation mount, uint64_t of) {
+    answer.reset();
+    Heartbeat m{"n", node.ref.generation, of, 1000};
+    m.mount = mount;
+    c.master->handle(m, c.now, [&](const Result<HeartbeatReply>& r) { answer = *r; });
+  };
+  beat(first->fence, done + 10);
+  REQUIRE(answer);
+  CHECK(answer->status == static_cast<uint8_t>(BeatStatus::kRemount));
+  CHECK_FALSE(removed);
+  beat(second->fence, 0);
+  REQUIRE(answer);
+  REQUIRE(answer->orders.size() == 1);
+  beat(second->fence, answer->orders[0]->seq);
+  CHECK(removed);
+}
+
 }  // namespace mc::store
