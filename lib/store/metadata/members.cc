@@ -227,7 +227,11 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Hear
            std::binary_search(heartbeat.unfenced.begin(), heartbeat.unfenced.end(),
                               pending.order->seq);
   };
-  const auto fenced = std::stable_partition(node.unfenced.begin(), node.unfenced.end(), unfenced);
+  // One that was sent before the order was carried out, and comes late, cannot know of it.
+  const auto stays = [&](const PendingOrder& pending) {
+    return pending.order->seq > heartbeat.done || unfenced(pending);
+  };
+  const auto fenced = std::stable_partition(node.unfenced.begin(), node.unfenced.end(), stays);
   for (auto it = fenced; it != node.unfenced.end(); ++it) {
     expect(node, it->range, true);
     carried_out.push_back(std::move(*it));
