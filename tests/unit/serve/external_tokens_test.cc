@@ -20,17 +20,12 @@ std::string chat_of(const std::string& text, const char* more = "") {
   return R"({"model":"tiny","messages":[{"role":"user","content":")" + text + "\"}]" + more + "}";
 }
 
-// Its prompt, repeated, goes to the engine that had it first, until the count is full.
-void repeats(Mixed& m, const std::string& path, const std::string& body, int times) {
-  const std::string first = m.ask(path, body).headers.at("x-mc-prefill");
-  REQUIRE(until(m.loop, [&] { return m.conductor->external().find(first)->cache->blocks() > 0; }));
-  // What was only guessed is over: events alone say where it is.
-  m.conductor->external().find(first)->stream->reset();
-  REQUIRE(until(m.loop, [&] {
-    return m.conductor->external().find(first)->cache->blocks() > 0 &&
-           !m.conductor->external().find(first)->stream->order().replaying();
-  }));
-  for (int i = 0; i < times; ++i) CHECK(m.ask(path, body).headers.at("x-mc-prefill") == first);
+constexpr Duration kGuessesLast = 4s;  // at most, behind an answer
+
+std::string prompt_of(int tokens) {
+  Json list = Json::array();
+  for (int i = 0; i < tokens; ++i) list.push_back(i);
+  return R"({"model":"tiny","prompt":)" + dump_json(list) + "}";
 }
 
 std::string keys_file(const char* path) {
@@ -251,6 +246,20 @@ TEST_CASE("a tenant pays for the tokens that an engine counted") {
   std::remove(keys.c_str());
 }
 
+TEST_CASE("what no event confirms of an engine's cache is forgotten") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  e.silent = true;
+  m.ask("/v1/completions", prompt_of(300));
+  const auto best = [&] {
+    const auto route = m.ask("/debug/route", prompt_of(300));
+    return (*parse_json(route.body))["best_tokens"].get<int>();
+  };
+  CHECK(best() == 296);
+  m.skip(kGuessesLast);
+  CHECK(best() == 0);
+}
+
 TEST_CASE("F85: a keyed tenant's prompt finds its engine 100 of 100 times, by events alone") {
   for (const bool tells : {true, false}) {
     CAPTURE(tells);
@@ -260,13 +269,21 @@ TEST_CASE("F85: a keyed tenant's prompt finds its engine 100 of 100 times, by ev
     MockEngine& a = m.engine("e0");
     MockEngine& b = m.engine("e1");
     a.tells_extras = b.tells_extras = tells;
-    Json tokens = Json::array();
-    for (int i = 0; i < 300; ++i) tokens.push_back(i);
-    const std::string body = R"({"model":"tiny","prompt":)" + dump_json(tokens) + "}";
-    repeats(m, "/v1/completions", body, 100);
+    const std::string body = prompt_of(300);
+    const std::string first = m.ask("/v1/completions", body).headers.at("x-mc-prefill");
+    REQUIRE(m.indexed(first, 75));
+    int found = 0;
+    for (int i = 0; i < 100; ++i) {
+      m.skip(kGuessesLast);  // of the request before
+      const auto answer = m.ask("/v1/completions", body);
+      const auto explained = *parse_json(m.administer("/explain/mine", "").body);
+      const bool known = explained["decisions"][0]["best_tokens"] == 296;
+      found += known && answer.headers.at("x-mc-prefill") == first ? 1 : 0;
+    }
+    CHECK(found == 100);
     const Json& asked = (a.asked.empty() ? b : a).asked.back();
     CHECK(asked["cache_salt"].get<std::string>().size() == 64);
-    CHECK(asked["prompt"] == tokens);
+    CHECK(asked["prompt"] == (*parse_json(body))["prompt"]);
     std::remove(keys.c_str());
   }
 }

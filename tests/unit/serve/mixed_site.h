@@ -1,5 +1,8 @@
 // A conductor with its API server, own workers or none, and external engines that are mocks.
 #pragma once
+#include <algorithm>
+#include <atomic>
+
 #include "conductor_fakes.h"
 #include "http/client.h"
 #include "mock_engine.h"
@@ -7,6 +10,17 @@
 #include "tests/unit/http/raw.h"
 
 namespace mc::serve::test {
+
+// The machine's, and what a test skipped of it.
+class SkippingClock final : public Clock {
+ public:
+  Time now() const override { return steady_.now() + Duration(skipped_.load()); }
+  void skip(Duration time) { skipped_ += time.count(); }
+
+ private:
+  SteadyClock steady_;
+  std::atomic<Duration::rep> skipped_{0};
+};
 
 struct Mixed {
   explicit Mixed(bool workers, const std::string& state = {}, const std::string& keys = {})
@@ -80,8 +94,27 @@ struct Mixed {
     return until(loop, [&] { return conductor->external().find(name)->cache->blocks() == blocks; });
   }
 
+  // Lets that time pass at once: in steps so short that nobody thinks this process stood still, and
+  // each when nothing is under way that it would make late.
+  void skip(Duration time) {
+    constexpr Duration kStep = 800ms;
+    const auto quiet = [this] {
+      const auto& all = conductor->external().all();
+      return std::none_of(all.begin(), all.end(), [](const auto& e) {
+        return e.second->checking || e.second->asks_metrics ||
+               (e.second->stream && e.second->stream->order().replaying());
+      });
+    };
+    for (; time > Duration(0); time -= kStep) {
+      REQUIRE(until(loop, quiet));
+      clock.skip(std::min(time, kStep));
+      REQUIRE(loop.turn(Duration(0)));
+    }
+    REQUIRE(until(loop, quiet));
+  }
+
   http::Headers headers = {{"x-request-id", "mine"}};
-  SteadyClock clock;
+  SkippingClock clock;
   io::Loop loop{clock};
   Metrics metrics;
   std::unique_ptr<Conductor> conductor;

@@ -64,7 +64,7 @@ struct MockEngine {
       }
       parent = it->second;
     }
-    if (fresh.empty()) return hit;
+    if (fresh.empty() || silent) return hit;
     publisher.publish({tells_extras
                            ? stored_map(fresh, fresh_parent, fresh_tokens, block, salt, lora)
                            : stored(fresh, fresh_parent, fresh_tokens, block)});
@@ -232,6 +232,7 @@ struct MockEngine {
   std::string adapter;                                   // a LoRA adapter that it lists
   std::string metrics;                                   // empty: it has none
   bool tells_extras = false;                             // in its events
+  bool silent = false;                                   // it has no events
   std::string rendering;                                 // what /render says; empty: it has none
   std::vector<Json> rendered;                            // what it was asked
   bool tokenizes = true, hold_tokens = false;
