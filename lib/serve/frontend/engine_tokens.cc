@@ -17,14 +17,25 @@ constexpr Duration kAbsentFor = std::chrono::minutes(1), kFailedFor = std::chron
 // What a chat's tokens depend on, as /tokenize takes it.
 constexpr std::array kChatMembers = {
     "messages",           "tools",         "add_generation_prompt", "continue_final_message",
-    "add_special_tokens", "chat_template", "chat_template_kwargs",  "media_io_kwargs",
-    "mm_processor_kwargs"};
+    "add_special_tokens", "chat_template", "media_io_kwargs",       "mm_processor_kwargs"};
 constexpr std::array kTextMembers = {"prompt", "add_special_tokens"};
 
 // Parts of a message that are no text, as vLLM names their members.
 constexpr std::array<std::string_view, 8> kMediaMembers = {
     "\"image_url\"", "\"image_embeds\"", "\"audio_url\"", "\"audio_embeds\"",
     "\"video_url\"", "\"input_audio\"",  "\"image_pil\"", "\"input_image\""};
+
+// A chat's chat_template_kwargs, with what an engine makes of its reasoning_effort: /tokenize does
+// not take that itself. Empty: there are none.
+std::string template_variables(const JsonText& body) {
+  const std::string_view given = body.find("chat_template_kwargs").value_or("");
+  const auto effort = body.find_string("reasoning_effort");
+  auto variables = parse_json(given.empty() ? "{}" : given);
+  if (!effort || !variables || !variables->is_object()) return std::string(given);
+  if (!variables->contains("enable_thinking")) (*variables)["enable_thinking"] = *effort != "none";
+  (*variables)["reasoning_effort"] = *effort;
+  return dump_json(*variables);
+}
 
 std::vector<int32_t> tokens_in(const Json* list) {
   if (list == nullptr || !list->is_array()) return {};
@@ -87,20 +98,22 @@ size_t bytes_of(const EnginePrompt& prompt) {
 std::optional<TokenQuestion> token_question(const JsonText& body, bool chat,
                                             const std::string& model, const std::string& adapter) {
   TokenQuestion q;
-  const auto add = [&](const char* name) {
-    const auto value = body.find(name);
-    if (!value) return;
+  const auto put = [&](const char* name, std::string_view value) {
+    if (value.empty()) return;
     if (!q.members.empty()) q.members += ',';
     append_quoted(q.members, name);
-    q.members.append(":").append(*value);
+    q.members.append(":").append(value);
   };
+  const auto add = [&](const char* name) { put(name, body.find(name).value_or("")); };
   const auto text = body.find(chat ? "messages" : "prompt");
   if (!text || text->size() > kQuestionMax || !text->starts_with(chat ? '[' : '"'))
     return std::nullopt;
-  if (chat)
+  if (chat) {
     std::for_each(kChatMembers.begin(), kChatMembers.end(), add);
-  else
+    put("chat_template_kwargs", template_variables(body));
+  } else {
     std::for_each(kTextMembers.begin(), kTextMembers.end(), add);
+  }
   q.media = chat && std::any_of(kMediaMembers.begin(), kMediaMembers.end(),
                                 [&](auto name) { return text->find(name) != text->npos; });
   q.model = model;

@@ -182,7 +182,7 @@ std::vector<int32_t> own_tokens(const ProxiedRequest& request, const ApiLimits& 
   if (!chat) return tokens_of_prompt(*json, limits);
   Json others = Json::object();
   for (const char* const other :
-       {"tools", "documents", "chat_template_kwargs", "add_generation_prompt"})
+       {"tools", "documents", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt"})
     if (const auto value = request.body.find(other))
       if (auto read = parse_json(*value)) others[other] = std::move(*read);
   auto prompt = read_messages(*json, others, limits);

@@ -289,7 +289,8 @@ tl::expected<CompletionRequest, ApiError> completion_of(const Json& body, bool c
   MC_API_TRY(read_constraint(body, limits, r));
   const Api api = chat ? Api::kChats : Api::kCompletions;
   MC_API_TRY(check_members(body, api, chat && limits.chat.program));
-  r.ignored = ignored_members(body, api);
+  const bool effort = chat && reads_effort(limits.chat, !r.tools.names.empty());
+  r.ignored = ignored_members(body, api, effort ? "" : "reasoning_effort");
   size_t longest = r.prompt.size();
   for (const auto& more : r.more_prompts) longest = std::max(longest, more.size());
   const uint64_t wanted = longest + uint64_t{r.max_tokens};

@@ -1,7 +1,11 @@
 // Gives the messages of a chat to the model's template.
 //
 // Content parts of text go to a template that reads parts as they are, to others joined by
-// newlines. Arguments of tool calls are parsed, as templates write them themselves.
+// newlines. Arguments of tool calls are parsed, as templates write them themselves. What a chat
+// says of reasoning is two variables, as in vLLM: reasoning_effort, and enable_thinking.
+#include <algorithm>
+#include <array>
+
 #include "base/json.h"
 #include "base/units.h"
 #include "serve/request/openai_members.h"
@@ -9,7 +13,9 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kMessagesMax = 4096, kToolsMax = 512, kToolNameMax = 256;
+constexpr size_t kMessagesMax = 4096, kToolsMax = 512, kToolNameMax = 256, kEffortMax = 64;
+constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                      "high", "xhigh",   "max"};
 
 // A message's text: a string, or parts that are text.
 Parsed read_content(const Json& message, bool optional, std::vector<std::string>& parts) {
@@ -101,12 +107,26 @@ Parsed check_tool_template(const ApiLimits& limits) {
   return {};
 }
 
+Parsed check_effort(const Json& body) {
+  std::string effort(kEfforts[0]);
+  MC_API_TRY(Members(body).read("reasoning_effort", effort, kEffortMax));
+  if (std::find(kEfforts.begin(), kEfforts.end(), effort) != kEfforts.end()) return {};
+  return bad("reasoning_effort",
+             strf("'reasoning_effort' is '%s', want none, minimal, low, medium, "
+                  "high, xhigh or max",
+                  escape(effort).c_str()));
+}
+
 // What a template reads besides the messages.
 Parsed read_variables(const Json& body, Json& variables) {
   const Members m(body);
   if (const Json* more = m.find("chat_template_kwargs")) {
     if (!more->is_object()) return wrong_type("chat_template_kwargs", *more, "an object");
     variables = *more;
+  }
+  if (const Json* const effort = m.find("reasoning_effort")) {
+    variables["reasoning_effort"] = *effort;
+    if (!variables.contains("enable_thinking")) variables["enable_thinking"] = *effort != "none";
   }
   bool prompts = true;
   MC_API_TRY(m.read("add_generation_prompt", prompts));
@@ -188,8 +208,14 @@ Parsed read_tools(const Json& body, const ApiLimits& limits, ToolUse& use) {
   return {};
 }
 
+bool reads_effort(const model::ChatFormat& chat, bool tools) {
+  const auto& program = tools && chat.tools ? chat.tools : chat.program;
+  return program && (program->reads("reasoning_effort") || program->reads("enable_thinking"));
+}
+
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const Json& body,
                                                         const ApiLimits& limits) {
+  MC_API_TRY(check_effort(body));
   if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
     return bad("messages", "'messages' is not a non-empty array of messages");
   for (const Json& message : j) {

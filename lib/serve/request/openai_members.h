@@ -72,6 +72,8 @@ struct ToolChoice {
 ToolChoice tool_choice(const Json& body);
 // `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
 Parsed read_tools(const Json& body, const ApiLimits& limits, ToolUse& tools);
+// Whether the template of a chat, with tools or without, depends on `reasoning_effort`.
+bool reads_effort(const model::ChatFormat& chat, bool tools);
 // The messages of a chat as the model's template writes them; `body` has what else it reads.
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& messages, const Json& body,
                                                         const ApiLimits& limits);

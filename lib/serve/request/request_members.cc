@@ -99,7 +99,7 @@ constexpr MemberRow kMemberRows[] = {
     {"compaction", "---R--", ""},
     {"prompt_embeds", "RR----", ""},
     {"suffix", "RR----", "\"\""},
-    {"reasoning_effort", "-N----", "\"none\""},
+    {"reasoning_effort", "-D--D-", "\"none\""},
     {"include_reasoning", "-RR---", "true"},
     {"thinking_token_budget", "RR----", ""},
     {"reasoning", "--R---", ""},
@@ -229,12 +229,13 @@ tl::expected<void, ApiError> check_members(const Json& body, Api api, bool templ
   return {};
 }
 
-std::string ignored_members(const Json& body, Api api) {
+std::string ignored_members(const Json& body, Api api, std::string_view unread) {
   std::string names;
   size_t count = 0;
   for (const auto& [name, value] : body.get_ref<const Json::object_t&>()) {
     const Rule& rule = rule_of(name, api);
-    const bool unused = rule.fate == MemberFate::kNoEffect || rule.fate == MemberFate::kUnknown;
+    const bool unused = rule.fate == MemberFate::kNoEffect || rule.fate == MemberFate::kUnknown ||
+                        (!unread.empty() && name == unread);
     if (!unused || is_idle(rule, value)) continue;
     if (count++ == kShownMax) return names + ", ..";
     const bool plain = !name.empty() && name.size() <= kShownNameMax &&

@@ -33,7 +33,8 @@ std::vector<std::string_view> known_members(Api api);
 tl::expected<void, ApiError> check_members(const Json& body, Api api, bool templated);
 
 // The names of members that asked for something and had no effect, as "store, metadata"; of the
-// first 16, and as far as they can stand in a header.
-std::string ignored_members(const Json& body, Api api);
+// first 16, and as far as they can stand in a header. `unread`: one that only some models read, and
+// this one does not.
+std::string ignored_members(const Json& body, Api api, std::string_view unread = {});
 
 }  // namespace mc::serve

@@ -80,6 +80,36 @@ TEST_CASE("equal questions for tokens are one, and an engine that is late is not
   CHECK(e.tokenized == 2);  // the one that the test itself asked for
 }
 
+TEST_CASE("the question for a chat's tokens has what reasoning_effort makes of its template") {
+  const std::map<std::string, Json> all = {
+      {R"(,"reasoning_effort":"low")", {{"enable_thinking", true}, {"reasoning_effort", "low"}}},
+      {R"(,"reasoning_effort":"none","chat_template_kwargs":{"x":1})",
+       {{"x", 1}, {"enable_thinking", false}, {"reasoning_effort", "none"}}},
+      {R"(,"reasoning_effort":"max","chat_template_kwargs":{"enable_thinking":false})",
+       {{"enable_thinking", false}, {"reasoning_effort", "max"}}},
+      {R"(,"chat_template_kwargs":{"x":1})", {{"x", 1}}},
+      {R"(,"reasoning_effort":null)", Json()}};
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  for (const auto& row : all) {
+    const std::string members = row.first;
+    CAPTURE(members);
+    e.hold_tokens = true;
+    Mixed::Answer answer;
+    m.send("/v1/chat/completions", chat_of("hello", members.c_str()), answer);
+    REQUIRE(until(m.loop, [&] { return !e.held_tokens.empty(); }));
+    const auto x = std::exchange(e.held_tokens, {}).front();
+    const auto asked = *parse_json(x.request().body);
+    CHECK(asked.value("chat_template_kwargs", Json()) == row.second);
+    CHECK_FALSE(asked.contains("reasoning_effort"));
+    e.hold_tokens = false;
+    e.tokenize(x);
+    REQUIRE(until(m.loop, [&] { return answer.done; }));
+    CHECK(e.asked.back().value("reasoning_effort", Json()) ==
+          parse_json(chat_of("hello", members.c_str()))->value("reasoning_effort", Json()));
+  }
+}
+
 TEST_CASE("the tokens that an engine told hold until it starts again") {
   Mixed m(false);
   MockEngine& e = m.engine("e0");

@@ -39,6 +39,46 @@ TEST_CASE("chat by a template: content parts, members of requests, and the date"
                      R"("documents":[{"t":1}],"add_generation_prompt":false)") == "False1False");
 }
 
+TEST_CASE("chat by a template: reasoning_effort is a variable, and says whether to think") {
+  const std::string user = R"("messages":[{"role":"user","content":"x"}])";
+  const char* const both = "{{ reasoning_effort }},{{ enable_thinking }}";
+  const auto asked = [&](const std::string& members) { return said(both, user + members); };
+  CHECK(asked("") == ",");
+  CHECK(asked(R"(,"reasoning_effort":null)") == ",");
+  CHECK(asked(R"(,"reasoning_effort":"low")") == "low,True");
+  CHECK(asked(R"(,"reasoning_effort":"none")") == "none,False");
+  CHECK(asked(R"(,"reasoning_effort":"max","chat_template_kwargs":)"
+              R"({"reasoning_effort":"low","enable_thinking":false})") == "max,False");
+  CHECK(asked(R"(,"chat_template_kwargs":{"reasoning_effort":"any"})") == "any,");
+  for (const char* const wrong : {R"("extreme")", "7", R"("")"}) {
+    const auto r = asked(R"(,"reasoning_effort":)" + std::string(wrong));
+    REQUIRE_FALSE(r.has_value());
+    CHECK(r.error().status == 400);
+    CHECK(r.error().param == "reasoning_effort");
+  }
+}
+
+TEST_CASE("chat by a template: reasoning_effort that it does not read is named as ignored") {
+  const auto ignored = [](const char* jinja, const char* tools, const std::string& more) {
+    const ApiLimits limits =
+        limits_of(kBytes, "m", 4096, 300, model::chat_format(jinja, tools, "", ""));
+    const auto r = parse_completion(
+        R"({"model":"m","messages":[{"role":"user","content":"x"}],"reasoning_effort":"high")" +
+            more + "}",
+        true, limits);
+    REQUIRE_MESSAGE(r, r.error().message);
+    return r->ignored;
+  };
+  CHECK(ignored("{{ reasoning_effort }}", "", "") == "");
+  CHECK(ignored("{% if enable_thinking %}<think>{% endif %}x", "", "") == "");
+  CHECK(ignored("x", "", "") == "reasoning_effort");
+  // The template of chats with tools is another.
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+  const char* const other = "<tool_call>{{ tools | tojson }}";
+  CHECK(ignored("{{ reasoning_effort }}", other, "") == "");
+  CHECK(ignored("{{ reasoning_effort }}", other, tools) == "reasoning_effort");
+}
+
 TEST_CASE("chat by a template: tool calls and answers of tools in what was said") {
   CHECK(said("{{ messages[0].tool_calls[0].function.arguments.x }}{{ messages[0].content }}"
              "{{ messages[1].role }}",

@@ -98,7 +98,7 @@ TEST_CASE("what asks for nothing is let be") {
   }
 }
 
-TEST_CASE("what clients send for reasoning models has no effect, and is named") {
+TEST_CASE("what clients send for reasoning models has no effect on others, and is named") {
   Parse parse;
   for (const char* const name : {"reasoning_effort", "verbosity"}) {
     const auto parsed = parse(Api::kChats, name, "high");
