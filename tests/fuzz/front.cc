@@ -142,7 +142,10 @@ void read_raw(std::string_view input) {
 
 // A model's answer, in which calls of tools are looked for: the same however it is cut.
 std::string called(model::ToolCallFormat format, std::string_view text, size_t piece) {
-  static const serve::ToolUse tools{{"f"}, true};
+  static const serve::ToolUse tools{
+      {"f"},
+      true,
+      {{"f", serve::parameter_types({{"properties", {{"i", {{"type", "integer"}}}}}})}}};
   serve::ToolStream stream(format, tools, 1);
   std::vector<serve::ToolPiece> pieces;
   for (size_t at = 0; at < text.size(); at += piece) stream.push(text.substr(at, piece), pieces);
@@ -154,8 +157,7 @@ std::string called(model::ToolCallFormat format, std::string_view text, size_t p
 }
 
 void read_calls(std::string_view input) {
-  using Format = model::ToolCallFormat;
-  for (const Format f : {Format::kHermes, Format::kLlama3, Format::kMistral})
+  for (const model::ToolCallFormat f : model::kToolCallFormats)
     MC_CHECK(called(f, input, input.size()) == called(f, input, 1));
 }
 
@@ -257,6 +259,10 @@ std::vector<std::string_view> words_front() {
           "{\"name\":\"f\",\"parameters\":{}}",
           "[TOOL_CALLS][{",
           "</tool_call>",
+          "<tool_call><function=f><parameter=i>",
+          "</parameter></function>",
+          "<tool_call>f<arg_key>i</arg_key><arg_value>",
+          "</arg_value>",
           "\"seq_hashes\":[1]",
           "\"token_ids\":[1]",
           "\"instance_id\":\"a\"",

@@ -206,6 +206,8 @@ const char* name(ToolCallFormat format) {
     case ToolCallFormat::kHermes: return "hermes";
     case ToolCallFormat::kLlama3: return "llama3";
     case ToolCallFormat::kMistral: return "mistral";
+    case ToolCallFormat::kQwen3Coder: return "qwen3_coder";
+    case ToolCallFormat::kGlm45: return "glm45";
     case ToolCallFormat::kNone: break;
   }
   return "none";
@@ -213,7 +215,13 @@ const char* name(ToolCallFormat format) {
 
 ToolCallFormat recognise_calls(std::string_view jinja) {
   const auto has = [&](std::string_view mark) { return jinja.find(mark) != std::string::npos; };
-  if (has("<tool_call>")) return ToolCallFormat::kHermes;
+  if (has("<tool_call>")) {
+    if (has("<function=") && has("<parameter=")) return ToolCallFormat::kQwen3Coder;
+    if (has("<tool_sep>")) return ToolCallFormat::kNone;
+    if (has("<arg_key>") && has("<arg_value>")) return ToolCallFormat::kGlm45;
+    const bool json = has("tojson") || has("\"name\"") || has("\\\"name\\\"");
+    return json ? ToolCallFormat::kHermes : ToolCallFormat::kNone;
+  }
   if (has("[TOOL_CALLS]")) return ToolCallFormat::kMistral;
   if (has("<|start_header_id|>") && (has("<|python_tag|>") || has("tool_calls")))
     return ToolCallFormat::kLlama3;
@@ -222,11 +230,15 @@ ToolCallFormat recognise_calls(std::string_view jinja) {
 
 std::span<const std::string_view> tool_call_marks(ToolCallFormat format) {
   static constexpr std::array<std::string_view, 2> kHermes = {"<tool_call>", "</tool_call>"};
+  static constexpr std::array<std::string_view, 6> kGlm45 = {
+      "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"};
   static constexpr std::array<std::string_view, 1> kLlama3 = {"<|python_tag|>"};
   static constexpr std::array<std::string_view, 3> kMistral = {"[TOOL_CALLS]", "[ARGS]",
                                                                "[CALL_ID]"};
   switch (format) {
-    case ToolCallFormat::kHermes: return kHermes;
+    case ToolCallFormat::kHermes:
+    case ToolCallFormat::kQwen3Coder: return kHermes;
+    case ToolCallFormat::kGlm45: return kGlm45;
     case ToolCallFormat::kLlama3: return kLlama3;
     case ToolCallFormat::kMistral: return kMistral;
     case ToolCallFormat::kNone: break;

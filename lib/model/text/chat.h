@@ -44,10 +44,17 @@ const char* name(ChatTemplate t);
 ChatTemplate recognise_chat(std::string_view jinja);
 
 // How a model writes the calls of tools in its answers.
-enum class ToolCallFormat : uint8_t { kNone, kHermes, kLlama3, kMistral };
+enum class ToolCallFormat : uint8_t { kNone, kHermes, kLlama3, kMistral, kQwen3Coder, kGlm45 };
+inline constexpr ToolCallFormat kToolCallFormats[] = {
+    ToolCallFormat::kNone,    ToolCallFormat::kHermes,     ToolCallFormat::kLlama3,
+    ToolCallFormat::kMistral, ToolCallFormat::kQwen3Coder, ToolCallFormat::kGlm45};
 const char* name(ToolCallFormat format);
 // By the marks of its template; kNone: there are none that are known.
 ToolCallFormat recognise_calls(std::string_view jinja);
+// Arguments have marks around each of them, and are no JSON.
+constexpr bool calls_in_xml(ToolCallFormat format) {
+  return format == ToolCallFormat::kQwen3Coder || format == ToolCallFormat::kGlm45;
+}
 // What a call begins with, and what else of it may be a special token.
 std::span<const std::string_view> tool_call_marks(ToolCallFormat format);
 

@@ -7,8 +7,9 @@
 namespace mc::serve {
 namespace {
 
-constexpr std::string_view kHermesEnd = "</tool_call>", kArgs = "[ARGS]", kCallId = "[CALL_ID]";
-constexpr size_t kNameHeldMax = 512;  // bytes of NAME[CALL_ID]..[ARGS]
+constexpr std::string_view kHermesEnd = "</tool_call>", kArgs = "[ARGS]", kCallId = "[CALL_ID]",
+                           kBareCall = "<function=";  // qwen3_coder's, without its <tool_call>
+constexpr size_t kNameHeldMax = 512;                  // bytes of NAME[CALL_ID]..[ARGS]
 
 bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 bool of_name(char c) {
@@ -49,6 +50,10 @@ void ToolStream::flush(std::vector<ToolPiece>& out) {
     no_call();
     push(std::exchange(again_, {}), out);
   }
+  if (!ended_ && state_ == State::kBody) {
+    reader().end();
+    add(ToolPiece::Kind::kArguments, reader().take_arguments());
+  }
   if (ended_ || state_ != State::kText) return;  // what is left of a call is its syntax
   const std::string held = std::exchange(held_, {});
   if (!held.empty()) show(held);
@@ -76,17 +81,19 @@ void ToolStream::text_step(char c) {
     raw_.clear();
     return begin_body(c, false);
   }
+  const std::string_view other = format_ == model::ToolCallFormat::kQwen3Coder ? kBareCall : mark;
   held_ += c;
-  while (!held_.empty() && !mark.starts_with(held_)) {
+  while (!held_.empty() && !mark.starts_with(held_) && !other.starts_with(held_)) {
     const char first = held_[0];
     held_.erase(0, 1);
     show({&first, 1});
   }
-  if (held_ != mark) return;
+  if (held_ != mark && held_ != other) return;
   mark_ = std::exchange(held_, {});
   raw_.clear();
   listed_ = false;
   state_ = State::kStart;
+  if (model::calls_in_xml(format_)) begin_xml(mark_ == kBareCall);
 }
 
 // Behind a mark.
@@ -127,36 +134,55 @@ void ToolStream::begin_body(char c, bool arguments_only) {
   body_step(c);
 }
 
+void ToolStream::begin_xml(bool inside) {
+  xml_.begin(format_, tools_.names, tools_.types, inside);
+  state_ = State::kBody;
+  counted_ = false;
+  tail_.clear();
+}
+
+CallReader& ToolStream::reader() {
+  if (model::calls_in_xml(format_)) return xml_;
+  return scanner_;
+}
+
 void ToolStream::body_step(char c) {
-  const bool behind = scanner_.arguments_done();
-  const auto result = scanner_.push(c);
+  CallReader& call = reader();
+  const bool behind = call.arguments_done();
+  const auto result = call.push(c);
   if (behind) tail_ += c;
   if (!counted_) raw_ += c;
-  if (!counted_ && scanner_.counts()) {
+  if (!counted_ && call.counts()) {
     counted_ = true;
     raw_.clear();
     blank_.clear();
     quiet_ = true;
     ++calls_;
-    add(ToolPiece::Kind::kCall, scanner_.name());
+    add(ToolPiece::Kind::kCall, call.name());
   }
-  if (counted_) add(ToolPiece::Kind::kArguments, scanner_.take_arguments());
-  if (result == CallScanner::State::kDone) return call_done();
-  if (result == CallScanner::State::kNo || raw_.size() > kHeldMax || tail_.size() > kHeldMax)
-    counted_ ? back_to_text() : no_call();
+  if (counted_) add(ToolPiece::Kind::kArguments, call.take_arguments());
+  if (result == CallReader::State::kDone) return call_done();
+  if (result != CallReader::State::kNo && raw_.size() <= kHeldMax && tail_.size() <= kHeldMax)
+    return;
+  if (!counted_) return no_call();
+  tail_ += call.take_rest();
+  back_to_text();
 }
 
 void ToolStream::call_done() {
   ended_ = !tools_.parallel;
   tail_.clear();
   state_ = State::kBetween;
-  if (format_ == model::ToolCallFormat::kMistral && !listed_) state_ = State::kText;
+  const bool whole = format_ == model::ToolCallFormat::kGlm45 ||
+                     (format_ == model::ToolCallFormat::kMistral && !listed_);
+  if (whole) state_ = State::kText;
 }
 
 // Behind a call: its end, or the next one.
 void ToolStream::between_step(char c) {
   tail_ += c;
-  const bool blank = is_blank(c), hermes = format_ == model::ToolCallFormat::kHermes;
+  const bool blank = is_blank(c), hermes = format_ == model::ToolCallFormat::kHermes ||
+                                           format_ == model::ToolCallFormat::kQwen3Coder;
   if (tail_.size() > kNameHeldMax || over()) return back_to_text();
   const size_t begin = std::min(tail_.find_first_not_of(" \n\r\t"), tail_.size());
   const std::string_view said = std::string_view(tail_).substr(begin);

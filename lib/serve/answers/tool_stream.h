@@ -8,11 +8,13 @@
 // Forms: hermes `<tool_call>{"name":, "arguments":}</tool_call>` (also Qwen); llama3
 // `{"name":, "parameters":}` at the begin of an answer or behind `<|python_tag|>`, more of them
 // behind `;`; mistral `[TOOL_CALLS]` with a list of such objects, or with NAME{..} or
-// NAME[ARGS]{..}.
+// NAME[ARGS]{..}; qwen3_coder and glm45 (xml_call_scanner.h) within `<tool_call>`, the former also
+// without it.
 //
 // Bounded: kHeldMax bytes are held back before a call counts, kCallsMax calls and kTriesMax
 // failures; after these all is text. Pure. Thread: values.
-// Source: the chat templates of Qwen 2.5, Hermes 2 Pro, Llama 3.1 and Mistral Instruct.
+// Source: the chat templates of Qwen 2.5, Hermes 2 Pro, Llama 3.1, Mistral Instruct, Qwen3-Coder
+// and GLM 4.5.
 #pragma once
 #include <cstdint>
 #include <set>
@@ -22,6 +24,7 @@
 
 #include "model/text/chat.h"
 #include "serve/answers/call_scanner.h"
+#include "serve/answers/xml_call_scanner.h"
 
 namespace mc::serve {
 
@@ -37,6 +40,7 @@ struct ToolPiece {
 struct ToolUse {
   std::set<std::string, std::less<>> names{};  // none: answers have no calls
   bool parallel = true;                        // more than one call in an answer
+  ToolTypes types{};  // of arguments, where the model writes values without their types
 };
 
 class ToolStream {
@@ -61,6 +65,8 @@ class ToolStream {
   void body_step(char c);
   void between_step(char c);
   void begin_body(char c, bool arguments_only);
+  void begin_xml(bool inside);
+  CallReader& reader();
   void no_call();
   void call_done();
   void back_to_text();
@@ -80,6 +86,7 @@ class ToolStream {
   std::string mark_, raw_;  // of a call that does not count yet: its mark, what follows
   std::string tail_;        // behind the arguments, or behind the call
   CallScanner scanner_;
+  XmlCallScanner xml_;
   uint32_t calls_ = 0, tries_ = 0;
   std::string again_;  // to be read once more
   std::vector<ToolPiece>* out_ = nullptr;

@@ -62,9 +62,11 @@ Result<> check_address(const ApiServerOptions& options) {
 Result<model::ToolCallFormat> calls_of(const std::string& parser, const model::ChatFormat& chat) {
   using Format = model::ToolCallFormat;
   if (parser == "auto") return chat.program ? chat.calls : Format::kNone;
-  for (const Format f : {Format::kNone, Format::kHermes, Format::kLlama3, Format::kMistral})
+  for (const Format f : model::kToolCallFormats)
     if (parser == model::name(f)) return f;
-  return fail(Code::kInvalid, "--tool-call-parser '%s', want auto, hermes, llama3, mistral or none",
+  return fail(Code::kInvalid,
+              "--tool-call-parser '%s', want auto, hermes, llama3, mistral, qwen3_coder, glm45 or "
+              "none",
               parser.c_str());
 }
 
@@ -111,7 +113,7 @@ void ApiServerOptions::describe(OptionList& v) {
   v("tool-call-parser", tool_call_parser,
     "how own workers' model writes calls of tools; none: chats with tools are refused; auto: as "
     "its chat template says",
-    {"auto", "hermes", "llama3", "mistral", "none"});
+    {"auto", "hermes", "llama3", "mistral", "qwen3_coder", "glm45", "none"});
   v("tokenize-wait", tokenize_wait,
     "longest wait for an external engine's own tokens of a prompt; 0s: engines are not asked");
 }

@@ -197,6 +197,9 @@ Parsed read_tools(const Json& body, const ApiLimits& limits, ToolUse& use) {
   for (const Json& tool : *tools) {
     auto name = read_tool(tool);
     if (!name) return tl::unexpected(name.error());
+    const Json* const parameters = member(tool["function"], "parameters");
+    if (parameters != nullptr && model::calls_in_xml(limits.calls))
+      use.types[*name] = parameter_types(*parameters);
     names.insert(std::move(*name));
   }
   if (names.empty() || choice.kind == ToolChoice::Kind::kNone) return {};

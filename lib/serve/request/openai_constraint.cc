@@ -90,6 +90,8 @@ CallFrame frame_of(model::ToolCallFormat format) {
       return {"", "<tool_call>\n{\"name\": ", ", \"arguments\": ", "}\n</tool_call>", "\n", ""};
     case kLlama3: return {"", "{\"name\": ", ", \"parameters\": ", "}", "; ", ""};
     case kMistral: return {"[TOOL_CALLS] [", "{\"name\": ", ", \"arguments\": ", "}", ", ", "]"};
+    case kQwen3Coder:
+    case kGlm45:
     case kNone: break;
   }
   return {};
@@ -178,6 +180,14 @@ Parsed add_calls(const Json& body, const ApiLimits& limits, const ToolUse& use,
   if (asked && asked->form == Form::kJsonObject) answer = R"({"type":"object"})";
   if (asked && asked->form == Form::kJsonSchema) answer = asked->text;
   if (!required && answer.empty()) return {};
+  if (model::calls_in_xml(limits.calls)) {
+    const std::string what =
+        required ? "a 'tool_choice' that asks for a call" : "'" + asked->name + "' beside 'tools'";
+    return bad(required ? "tool_choice" : asked->param.c_str(),
+               strf("%s is not supported: there is no token mask for calls as this model writes "
+                    "them (%s)",
+                    what.c_str(), model::name(limits.calls)));
+  }
   auto grammar = calls_grammar(*member(body, "tools"), limits, use, answer);
   if (!grammar) return tl::unexpected(grammar.error());
   if (required) asked = AskedForm{"tool_choice", "tool_choice", Form::kNone, {}};

@@ -57,6 +57,24 @@ const std::vector<ChatMessage> kTalk = {
 
 }  // namespace
 
+TEST_CASE("how a model calls tools is recognised by its template, JSON or not") {
+  using enum ToolCallFormat;
+  CHECK(recognise_calls(R"({{ '<tool_call>\n{"name": "' }}{{ c.name }})") == kHermes);
+  CHECK(recognise_calls(R"({{- "<tool_call>\n{\"name\": <function-name>}" }})") == kHermes);
+  CHECK(recognise_calls("<tool_call>{{ c.function | tojson }}") == kHermes);
+  CHECK(recognise_calls("<tools>{{ t | tojson }}</tools> <tool_call>\n<function=example>\n"
+                        "<parameter=p>\n") == kQwen3Coder);
+  CHECK(recognise_calls("{{ t | tojson }} '<tool_call>' + c.name <arg_key>{{ k }}</arg_key>\n"
+                        "<arg_value>{{ v | tojson }}</arg_value>") == kGlm45);
+  CHECK(recognise_calls("{{ t | tojson }} '<tool_call>' + c.name + '<tool_sep>' <arg_key>"
+                        "<arg_value>") == kNone);
+  CHECK(recognise_calls("<tool_call>{{ c.name }}({{ c.arguments }})") == kNone);
+  CHECK(recognise_calls("[TOOL_CALLS]") == kMistral);
+  CHECK(recognise_calls("<|start_header_id|>{{ tool_calls }}") == kLlama3);
+  for (const ToolCallFormat format : kToolCallFormats)
+    CHECK(calls_in_xml(format) == (format == kQwen3Coder || format == kGlm45));
+}
+
 TEST_CASE("templates are recognised by their marks") {
   CHECK(recognise_chat("") == ChatTemplate::kPlain);
   CHECK(recognise_chat("{{'<|im_start|>' + role}}") == ChatTemplate::kChatMl);

@@ -204,6 +204,51 @@ TEST_CASE("chat with tools: a call that has to be made is the form of the answer
   CHECK_FALSE(fits(both + R"("tool_choice":"auto")", weather));  // nothing is said of its form
 }
 
+TEST_CASE("chat with tools: calls that are no JSON come back as JSON, whole and streamed") {
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"weather",)"
+                            R"("parameters":{"properties":{"town":{"type":"string"},)"
+                            R"("days":{"type":"integer"}}}}}])";
+  for (const std::string parser : {"qwen3_coder", "glm45"}) {
+    CAPTURE(parser);
+    TextSite s(patient(), parser);
+    s.says = parser == "glm45"
+                 ? "See.\n<tool_call>weather\n<arg_key>town</arg_key>\n<arg_value>Oslo"
+                   "</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n"
+                   "</tool_call>"
+                 : "See.\n<tool_call>\n<function=weather>\n<parameter=town>\nOslo\n"
+                   "</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n"
+                   "</tool_call>";
+    const auto r = s.ask("/v1/chat/completions", body(tools));
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+    const Json choice = (*parse_json(r.body))["choices"][0];
+    CHECK(choice["finish_reason"] == "tool_calls");
+    CHECK(choice["message"]["content"] == "See.\n");
+    REQUIRE(choice["message"]["tool_calls"].size() == 1);
+    const Json want = {{"name", "weather"}, {"arguments", R"({"town": "Oslo", "days": 3})"}};
+    CHECK(choice["message"]["tool_calls"][0]["function"] == want);
+    std::string name, arguments;
+    for (const Json& e :
+         events(s.stream("/v1/chat/completions", body(tools + R"(,"stream":true)"))))
+      if (const Json* calls = member(e["choices"][0]["delta"], "tool_calls"))
+        for (const Json& call : *calls) {
+          name += call["function"].value("name", "");
+          arguments += call["function"]["arguments"];
+        }
+    CHECK(Json{{"name", name}, {"arguments", arguments}} == want);
+    // No mask is made for them.
+    const auto param = [&](const std::string& members) {
+      const auto refused = s.ask("/v1/chat/completions", body(tools + members));
+      CHECK_MESSAGE(refused.status == 400, refused.body);
+      CHECK(refused.body.find(parser) != std::string::npos);
+      return (*parse_json(refused.body))["error"]["param"];
+    };
+    CHECK(param(R"(,"tool_choice":"required")") == "tool_choice");
+    CHECK(param(R"(,"tool_choice":{"type":"function","function":{"name":"weather"}})") ==
+          "tool_choice");
+    CHECK(param(R"(,"response_format":{"type":"json_object"})") == "response_format");
+  }
+}
+
 TEST_CASE("chat with tools: a parser that is not known is refused by its name") {
   ApiServerOptions options{.http = "127.0.0.1:0", .tool_call_parser = "pythonic"};
   Cluster c;

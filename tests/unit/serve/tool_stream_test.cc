@@ -1,6 +1,7 @@
 // Calls of tools in an answer's text, cut at every byte.
 #include <doctest/doctest.h>
 
+#include "base/json.h"
 #include "serve/answers/tool_stream.h"
 
 using namespace mc;
@@ -10,7 +11,11 @@ using Format = model::ToolCallFormat;
 namespace tool_stream_test {
 namespace {
 
-const ToolUse kTools{{"weather", "f"}, true};
+const char* const kSchema = R"({"type":"object","properties":{"s":{"type":"string"},
+  "i":{"type":"integer"},"n":{"type":"number"},"b":{"type":"boolean"},"l":{"type":"array"},
+  "o":{"type":"object"},"maybe":{"type":["string","null"]},"either":{"anyOf":[{"type":"integer"},
+  {"type":"string"}]},"one":{"enum":[1,2]},"ref":{"$ref":"#/$defs/x"},"free":{"title":"any"}}})";
+const ToolUse kTools{{"weather", "f"}, true, {{"f", parameter_types(*parse_json(kSchema))}}};
 
 // What was said, as text with {name(arguments)} for each call.
 std::string joined(const std::vector<ToolPiece>& pieces) {
@@ -51,6 +56,18 @@ std::string said(Format format, const std::string& text, const ToolUse& tools = 
 std::string hermes(const std::string& text) { return said(Format::kHermes, text); }
 std::string llama3(const std::string& text) { return said(Format::kLlama3, text); }
 std::string mistral(const std::string& text) { return said(Format::kMistral, text); }
+std::string qwen(const std::string& text) { return said(Format::kQwen3Coder, text); }
+std::string glm(const std::string& text) { return said(Format::kGlm45, text); }
+
+// One argument, as each of the two writes it, between the marks of its call.
+std::string qwen_argument(const std::string& key, const std::string& value) {
+  return "<tool_call>\n<function=f>\n<parameter=" + key + ">\n" + value +
+         "\n</parameter>\n</function>\n</tool_call>";
+}
+std::string glm_argument(const std::string& key, const std::string& value) {
+  return "<tool_call>f\n<arg_key>" + key + "</arg_key>\n<arg_value>" + value +
+         "</arg_value>\n</tool_call>";
+}
 
 }  // namespace
 
@@ -146,6 +163,94 @@ TEST_CASE("tool calls: mistral, as a list, and with a name in front") {
         R"(<f({})>, {"name":"g"}])");
 }
 
+TEST_CASE("tool calls: qwen3_coder, one and several, with text before and after") {
+  CHECK(
+      qwen("Let me see.\n\n<tool_call>\n<function=weather>\n<parameter=town>\nOslo\n</parameter>\n"
+           "<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>") ==
+      "Let me see.\n\n<weather({\"town\": \"Oslo\", \"days\": \"3\"})>");
+  CHECK(qwen("<tool_call>\n<function=weather>\n</function>\n</tool_call>\n<tool_call>\n"
+             "<function=f><parameter=i>7</parameter></function></tool_call>\nDone.") ==
+        "<weather({})><f({\"i\": 7})>\nDone.");
+  // Lines of a text stay, but for those that its marks stand on; marks of others are text in it.
+  CHECK(qwen(qwen_argument("s", "\n a \"b\"\\\n</param>\t<tool_call> </function>\n")) ==
+        R"(<f({"s": "\n a \"b\"\\\n</param>\u0009<tool_call> </function>\n"})>)");
+  CHECK(qwen(qwen_argument("s", "")) == R"(<f({"s": ""})>)");
+  // Some answers forget the outer mark.
+  CHECK(qwen("So: <function=f>\n<parameter=i>\n1\n</parameter>\n</function>\n</tool_call>") ==
+        R"(So: <f({"i": 1})>)");
+}
+
+TEST_CASE("tool calls: glm45, one and several, with text before and after") {
+  CHECK(glm("Let me see.\n<tool_call>weather\n<arg_key>town</arg_key>\n<arg_value>Oslo"
+            "</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>") ==
+        "Let me see.\n<weather({\"town\": \"Oslo\", \"days\": \"3\"})>");
+  CHECK(glm("<tool_call>weather</tool_call><tool_call>f<arg_key>i</arg_key><arg_value>7</arg_value>"
+            "</tool_call>Done.") == "<weather({})><f({\"i\": 7})>Done.");
+  CHECK(glm("<tool_call>\nweather\n</tool_call>") == "<weather({})>");
+  CHECK(glm(glm_argument("s", "\n<b>&\n")) == R"(<f({"s": "\n<b>&\n"})>)");
+}
+
+TEST_CASE("tool calls: values get their types from the tool's schema") {
+  const auto value = [](const std::string& key, const std::string& text) {
+    const std::string said = qwen(qwen_argument(key, text));
+    CHECK(glm(glm_argument(key, text)) == said);
+    const std::string begin = "<f({\"" + key + "\": ";
+    REQUIRE_MESSAGE(said.starts_with(begin), said);
+    return said.substr(begin.size(), said.size() - begin.size() - 3);
+  };
+  CHECK(value("s", "5") == R"("5")");
+  CHECK(value("i", " 5 ") == "5");
+  CHECK(value("i", "five") == R"("five")");
+  CHECK(value("n", "5") == "5");
+  CHECK(value("n", "-1.50") == "-1.50");
+  CHECK(value("b", "True") == "true");
+  CHECK(value("b", "false") == "false");
+  CHECK(value("l", "[1, \"x\"]") == "[1, \"x\"]");
+  CHECK(value("l", "[1,") == "\"[1,\"");
+  CHECK(value("o", "{\"a\": {}}") == "{\"a\": {}}");
+  CHECK(value("maybe", "null") == "null");
+  CHECK(value("maybe", "5") == R"("5")");
+  CHECK(value("maybe", "\"x\"") == R"("\"x\"")");
+  CHECK(value("either", "5") == "5");
+  CHECK(value("either", "5.5") == R"("5.5")");
+  CHECK(value("one", "2") == "2");
+  CHECK(value("ref", "{\"a\": 1}") == "{\"a\": 1}");
+  CHECK(value("ref", "red") == R"("red")");
+  CHECK(value("free", "5") == R"("5")");
+  CHECK(value("other", "5") == R"("5")");
+}
+
+TEST_CASE("tool calls: what looks like one of these and is none is text, and nothing is lost") {
+  for (const std::string text :
+       {"<tool_call>", "<tool_call>\n<function=g>\n</function>\n</tool_call>", "<function=f",
+        "<function=f>", "<function=f> x",
+        "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=", "<tool_call>\n<function=f>\n<parameter=>\n",
+        "a <function= b",
+        "<tool_call>f\n<arg_key>i</arg_key><arg_value>1</arg_value></tool_call>"}) {
+    CAPTURE(text);
+    CHECK(qwen(text) == text);
+  }
+  for (const std::string text :
+       {"<tool_call>f", "<tool_call>f\n", "<tool_call>no such\n</tool_call>",
+        "<tool_call>f<arg_key>i</arg_key>", "<tool_call>f<arg_key></arg_key><arg_value>",
+        "<tool_call>f<arg_key>i</arg_key>x<arg_value>1</arg_value></tool_call>",
+        "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>"}) {
+    CAPTURE(text);
+    CHECK(glm(text) == text);
+  }
+  CHECK(glm("<tool_call><tool_call>f</tool_call>") == "<tool_call><f({})>");
+}
+
+TEST_CASE("tool calls: what ends within one of these, or goes on with something else") {
+  CHECK(qwen("<tool_call>\n<function=f>\n<parameter=s>\nab") == R"(<f({"s": "ab)>)");
+  CHECK(qwen("<tool_call>\n<function=f>\n<parameter=i>\n12") == R"(<f({"i": 12)>)");
+  CHECK(qwen("<function=f><parameter=i>1</parameter> and so on") == R"(<f({"i": 1})> and so on)");
+  CHECK(glm("<tool_call>f<arg_key>s</arg_key><arg_value>ab</arg_") == R"(<f({"s": "ab)>)");
+  CHECK(glm("<tool_call>f<arg_key>i</arg_key><arg_value>1</arg_value><arg_key>n</arg_key>?") ==
+        R"(<f({"i": 1})><arg_key>n</arg_key>?)");
+}
+
 TEST_CASE("tool calls: ids differ, and are such as templates want") {
   const auto ids = [](Format format, const std::string& text, uint64_t seed) {
     ToolStream stream(format, kTools, seed);
@@ -200,6 +305,16 @@ TEST_CASE("tool calls: hostile answers are bounded, and nothing of them is lost"
   stream.push(calls, pieces);
   CHECK(stream.calls() == ToolStream::kCallsMax);
   CHECK(joined(pieces).ends_with("[TOOL_CALLS]f{}"));
+  const std::string parameter = "<function=f><parameter=i>";
+  CHECK(whole(Format::kQwen3Coder, parameter + big + "</parameter></function>") ==
+        "<f({\"i\": \"" + big + "\"})>");
+  CHECK(whole(Format::kQwen3Coder, parameter + "1</parameter>" + std::string(5000, '\n') + "!") ==
+        "<f({\"i\": 1})>" + std::string(5000, '\n') + "!");
+  CHECK(whole(Format::kQwen3Coder, "<function=" + big) == "<function=" + big);
+  CHECK(whole(Format::kGlm45, "<tool_call>f<arg_key>" + big) == "<tool_call>f<arg_key>" + big);
+  std::string functions;
+  for (int i = 0; i < 5000; ++i) functions += "<tool_call><function=";
+  CHECK(whole(Format::kQwen3Coder, functions) == functions);
   const std::string blank(ToolStream::kHeldMax * 2, ' ');
   CHECK(whole(Format::kHermes, blank) == blank);
   CHECK(whole(Format::kLlama3, "<|python_tag|>" + blank) == "<|python_tag|>" + blank);
