@@ -15,25 +15,32 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kTailMax = 8192;          // of an answer, where its usage stands
+constexpr size_t kTailMax = 8192;          // of an answer, where its usage is looked for
 constexpr size_t kHeldMax = kMiB;          // of a refusal that does not pass as it comes
 constexpr size_t kKvAnswerMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
 constexpr size_t kPaceBytes = 64 * kKiB;   // of an answer that is no stream, in each token timeout
 constexpr size_t kHeaderMax = 64;          // characters of a retry-after
 
-// The last "usage":{...} of an answer.
-std::optional<Json> last_usage(const std::string& tail) {
+// The {...} of the last "usage" of an answer; empty: it is not there, or not whole.
+std::string_view last_usage(std::string_view tail) {
   const size_t name = tail.rfind("\"usage\"");
-  const size_t open = name == std::string::npos ? name : tail.find_first_not_of(": \n\t", name + 7);
-  if (open == std::string::npos || tail[open] != '{') return std::nullopt;
+  const size_t open = name == tail.npos ? name : tail.find_first_not_of(": \n\t", name + 7);
+  if (open == tail.npos || tail[open] != '{') return {};
   int depth = 0;
   for (size_t i = open; i < tail.size(); ++i) {
     depth += tail[i] == '{' ? 1 : tail[i] == '}' ? -1 : 0;
-    if (depth > 0) continue;
-    auto json = parse_json(std::string_view(tail).substr(open, i + 1 - open));
-    return json ? std::optional<Json>(std::move(*json)) : std::nullopt;
+    if (depth == 0) return tail.substr(open, i + 1 - open);
   }
-  return std::nullopt;
+  return {};
+}
+
+// Keeps the end of an answer, and the last usage in what it drops.
+void keep_tail(ProxiedAttempt& w, std::string_view chunk) {
+  w.tail.append(chunk);
+  if (w.tail.size() <= 2 * kTailMax) return;
+  if (const auto usage = last_usage(w.tail); !usage.empty() && usage.size() <= kTailMax)
+    w.usage = usage;
+  w.tail.erase(0, w.tail.size() - kTailMax);
 }
 
 // Under either name.
@@ -246,8 +253,7 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk, bool first_h
   if (first && good && w.pair.decode.empty())
     if (ExternalEngine* const engine = external_->find(w.pair.engine))
       engine->begins(w.times, e.streams(), loop_.now());
-  w.tail.append(chunk);
-  if (w.tail.size() > 2 * kTailMax) w.tail.erase(0, w.tail.size() - kTailMax);
+  keep_tail(w, chunk);
   const bool stream = good && e.streams();
   const uint32_t events = stream ? w.events.pass(chunk) : 0;
   w.since_pace += chunk.size();
@@ -321,7 +327,8 @@ sched::UpstreamEnded Conductor::complete_answer(Job& job) {
   auto n = static_cast<uint32_t>(job.ask.tokens());
   auto cached = static_cast<uint32_t>(w.local_tokens);
   uint32_t output = known == nullptr ? 0 : known->output_tokens;
-  if (const auto usage = last_usage(w.tail)) {
+  const std::string_view told = last_usage(w.tail);
+  if (const auto usage = parse_json(told.empty() ? w.usage : told)) {
     n = count_of(*usage, "prompt_tokens", "input_tokens", n);
     if (const auto read = read_from_cache(*usage)) {
       n += *read + count_of(*usage, "cache_creation_input_tokens", nullptr, 0);

@@ -33,7 +33,8 @@ struct ProxiedAttempt {
   uint64_t local_tokens = 0;                // what the engine was thought to have
   EngineExchange first, answer;             // of a pair's first half; of who answers the client
   const EngineExchange* refused = nullptr;  // the one whose refusal is in hand
-  std::string tail;                         // of the answer, with the usage
+  std::string tail;                         // of the answer
+  std::string usage;                        // the last that stood before that, JSON; "": none
   AnswerEvents events;
   size_t since_pace = 0;  // bytes since the deadline moved
   AnswerTimes times;

@@ -45,13 +45,36 @@ TEST_CASE("a stream passes as it is, and its usage is counted") {
   m.ask("/v1/completions", prompt_of(1, 8));
   const auto r = m.ask("/v1/completions", prompt_of(1, 9, kStreamed));
   CHECK(r.headers.at("content-type").starts_with("text/event-stream"));
-  CHECK(r.body.ends_with("data: [DONE]\n\n"));
-  CHECK(r.body.find("\"text\":\"a\"") < r.body.find("\"text\":\"c\""));
-  CHECK(r.body.find("\"cached_tokens\":8") != std::string::npos);
+  std::string sent;
+  for (const char* const text : {"a", "b", "c"})
+    sent += R"(data: {"model":"tiny","choices":[{"text":")" + std::string(text) + "\"}]}\n\n";
+  sent += R"(data: {"model":"tiny","choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3,)"
+          R"("prompt_tokens_details":{"cached_tokens":8}}})";
+  CHECK(r.body == sent + "\n\ndata: [DONE]\n\n");
   CHECK((*parse_json(m.ask("/cluster").body))["hit_tokens"] == 8);
   CHECK(
       m.ask("/metrics").body.find(R"(mc_conductor_requests_total{code="200",reason="passed"} 2)") !=
       std::string::npos);
+}
+
+TEST_CASE("every byte of a stream passes, whatever an engine writes between its events") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  e.answer_type = "text/event-stream; charset=utf-8";
+  for (const std::string& sent : {
+           std::string(": ping\r\n\r\nevent: x\nid: 7\ndata:{ \"a\" : 1e400}\ndata: more\n\n\n"
+                       "retry: 3\n\ndata: [DONE]\n\n"),
+           std::string(
+               "data: {\"text\":\"\xc3\xa9\\u00e9\"}\n\n\xef\xbb\xbfodd\ndata: [DONE]\n\n: end\n"),
+           "data: \"" + std::string(300'000, 'x') + "\"\n\ndata: [DONE]\n\n",
+           std::string("data: {\"n\":1}\n\ndata: the last line has no end"),
+       }) {
+    e.answer = sent;
+    const auto r = m.ask("/v1/completions", prompt_of(1, 8, kStreamed));
+    CHECK(r.status == 200);
+    CHECK(r.headers.at("content-type") == e.answer_type);
+    CHECK(r.body == sent);
+  }
 }
 
 TEST_CASE("prompts go to the engine whose events say that it holds them") {

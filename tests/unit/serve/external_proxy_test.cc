@@ -35,6 +35,10 @@ TEST_CASE("F89: requests that own workers cannot do reach the engine as they wer
       {"/v1/completions", R"({"prompt":"it names no model"})"},
       {"/v1/chat/completions", R"({"model":"tiny","messages":[{"role":"user","content":[)"
                                R"({"type":"image_url","image_url":{"url":"data:,"}}]}]})"},
+      {"/v1/chat/completions", R"({"model":"tiny","messages":[{"role":"user","content":[)"
+                               R"({"type":"input_audio","input_audio":{"data":"UklGRg==","format":)"
+                               R"("wav"}},{"type":"text","text":"what?"}]}],)"
+                               R"("modalities":["text","audio"],"audio":{"voice":"v"}})"},
       {"/v1/chat/completions",
        R"({"model":"tiny","messages":[{"role":"assistant","content":null,"tool_calls":[{}]}],)"
        R"("tools":[{"type":"function"}],"tool_choice":"auto"})"},

@@ -273,6 +273,12 @@ TEST_CASE("a tenant pays for the tokens that an engine counted") {
     "cache_creation_input_tokens":0,"cache_read_input_tokens":900,"output_tokens":5}})";
   CHECK(m.ask("/v1/messages", chat_of("hello")).status == 200);
   CHECK(m.metrics.text().find(counter + "\"input\"} 1000\n") != text.npos);
+  // Wherever it stands in the answer.
+  e.answer = R"({"usage":{"prompt_tokens":1000,"completion_tokens":5},"choices":[{"text":")" +
+             std::string(200'000, 'x') + "\"}]}";
+  CHECK(m.ask("/v1/chat/completions", chat_of("hello")).status == 200);
+  CHECK(m.metrics.text().find(counter + "\"input\"} 2000\n") != text.npos);
+  CHECK(m.metrics.text().find(counter + "\"output\"} 15\n") != text.npos);
   std::remove(keys.c_str());
 }
 
