@@ -137,9 +137,9 @@ class Group:
 
 
 class Shm(Group):
-    """McConnector on a pool, by shared memory."""
+    """McConnector on a pool, by shared memory. A reset of what is beneath would give each server a scope of its own."""
 
-    shared = resets = True
+    shared = True
     transports = {}
 
     def beneath(self):
