@@ -22,6 +22,15 @@ struct Removed {
   Code code{};
 };
 
+// A removal is answered when all holders have forgotten it.
+Error unanswered(Error error) {
+  if (error.code == Code::kTimeout || error.code == Code::kUnavailable)
+    error.what +=
+        "; or a node that holds some of it does not answer: the master gives it up after its "
+        "--client-ttl, run this again then";
+  return error;
+}
+
 void remove_batch(Client& client, const std::vector<ObjectKey>& keys, bool force, Removed& out) {
   const auto results = client.remove(keys, force);
   for (const auto& result : results) {
@@ -30,7 +39,7 @@ void remove_batch(Client& client, const std::vector<ObjectKey>& keys, bool force
       continue;
     }
     if (out.refused++ == 0) {
-      out.first_refusal = result.error().what;
+      out.first_refusal = unanswered(result.error()).what;
       out.code = result.error().code;
     }
   }
@@ -42,7 +51,9 @@ Result<> remove_prefix(Client& client, const RmOptions& o, const std::string& pr
                        Removed& out) {
   RemovePrefix m{prefix, {}, o.force, o.client.tenant};
   for (bool more = true; more;) {
-    MC_TRY(const RemovePrefixed part, client.call(m));
+    const auto answer = client.call(m);
+    if (!answer) return fail(unanswered(answer.error()));
+    const RemovePrefixed& part = *answer;
     if (out.refused == 0 && part.refused > 0) {
       out.first_refusal = part.why;
       out.code = Code::kBusy;

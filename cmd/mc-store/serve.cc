@@ -48,7 +48,7 @@ std::string state_text(const StoreNode* node, const FileStorage* tier) {
   const bool open = node != nullptr;
   Json json = {{"mounted", open && node->mounted()},
                {"epoch", open ? node->epoch() : 0},
-               {"capacity", open ? node->capacity() : 0},
+               {"capacity", open ? node->layout().total() : 0},
                {"objects", open ? node->directory().objects() : 0},
                {"bytes", open ? node->directory().bytes() : 0}};
   if (tier != nullptr) {

@@ -59,12 +59,7 @@ while [ $SECONDS -lt $end ]; do
   [ $took -le $slowest ] || { slowest=$took last=${FAULT[*]}; }
   kill -0 $clients || break
 done
-touch "$T/stop"
-rc=0
-wait $clients || rc=$?
-cat "$T/history"
-[ $rc = 0 ] || { head -20 "$T/wrong" >&2; die "seed $SEED, $turns turns: the history is not one of a store that keeps its promises"; }
-jq -e '.got > 100 and .stored > 50' "$T/history" >/dev/null || die "hardly anything happened"
+end_history
 [ $slowest -le $((6500 * SLOW)) ] || die "seed $SEED: whole only $slowest ms after '$last', later than client-ttl + 5 s"
 for name in a b c master; do stop $name; done
 echo "$turns turns, seed $SEED, whole again within $slowest ms ($last)"

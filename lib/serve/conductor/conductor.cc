@@ -183,7 +183,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
 Conductor::~Conductor() {
   loop_.cancel(ticks_.timer);
   for (const Id id : machine_.all()) run(sched::RequestCancelled{id, "the conductor ends"});
-  for (const auto& [node, w] : workers_.all()) send_commits(*w);
+  for (const auto& [node, w] : workers_.all()) send_commits(w->ref());
 }
 
 sched::RequestAsk ask_of(const GenerateRequest& g) {

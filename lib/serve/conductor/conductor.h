@@ -179,7 +179,7 @@ class Conductor {
   void allocate(Job& job, const sched::SendStep& step);
   void prefill(Job& job, const sched::SendStep& step);
   void commit(const sched::SendStep& step);
-  void send_commits(Worker& worker);
+  void send_commits(const sched::WorkerRef& to, Duration later = {});
   void abort_at(const sched::WorkerRef& ref, const std::string& wire, const std::string& reason);
   void answered(sched::StepAnswered answer, const char* op);
   Result<rpc::Empty> tokens(const TokenBatch& batch);

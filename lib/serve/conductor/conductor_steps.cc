@@ -13,9 +13,15 @@ namespace mc::serve {
 namespace {
 
 constexpr Duration kCommitSoon = std::chrono::milliseconds(2);
+constexpr Duration kCommitAgain = std::chrono::milliseconds(100);
 constexpr Duration kAbortBudget = std::chrono::seconds(2);
 constexpr int kPinLease = 3;  // step timeouts: to reserve, to allocate, to read
 constexpr size_t kReasonMax = 500;
+
+// Whether nobody knows what became of the call.
+bool unheard(const Error& error) {
+  return error.code == Code::kTimeout || error.code == Code::kUnavailable;
+}
 
 // An older release would leave the members out without a word.
 Result<> can_draw(const GenerateRequest& ask, bool goes_on, const Reservation& r) {
@@ -80,7 +86,7 @@ void Conductor::call(Job& job, const sched::SendStep& step, const M& message,
                      std::function<void(Job&, const Result<typename M::Reply>&)> then) {
   Worker* const worker = workers_.find(step.to);
   if (worker == nullptr) return;  // the machine knows
-  if (!worker->commits.empty()) send_commits(*worker);
+  if (!worker->commits.empty()) send_commits(step.to);
   const auto span = job.span ? std::make_shared<telemetry::OpenSpan>(job.span.child(loop_.now()))
                              : std::shared_ptr<telemetry::OpenSpan>();
   // What a reservation begins there outlives the call.
@@ -216,24 +222,34 @@ void Conductor::commit(const sched::SendStep& step) {
   if (worker == nullptr) return;  // and its cache with it
   const Job* const job = find(step.of);
   worker->commits.push_back({wire(step.of), job == nullptr ? "" : job->ask.id});
-  if (worker->commits.size() > 1) return;
-  loop_.after(kCommitSoon, [this, alive = std::weak_ptr<bool>(alive_), to = step.to] {
-    if (alive.expired()) return;
-    if (Worker* const w = workers_.find(to)) send_commits(*w);
-  });
+  if (worker->commits.size() == 1) send_commits(step.to, kCommitSoon);
 }
 
-void Conductor::send_commits(Worker& worker) {
-  for (Worker::Commit& c : std::exchange(worker.commits, {}))
-    worker.client->call(TxCommit{0, c.wire}, options_.step_timeout,
-                        [this, alive = std::weak_ptr<bool>(alive_), id = std::move(c.request),
-                         node = worker.node](const Result<TxCommitted>& reply) {
-                          if (alive.expired()) return;
-                          instruments_->tx("commit", reply.has_value());
-                          if (!reply)
-                            log_warn("conductor", "request %s: commit on %s: %s", id.c_str(),
-                                     node.c_str(), reply.error().what.c_str());
-                        });
+// One that is not answered goes out again, until the worker takes it, knows no more of it (its
+// lease is over, or it was taken before), or is gone: the blocks are locked as long.
+void Conductor::send_commits(const sched::WorkerRef& to, Duration later) {
+  const auto alive = std::weak_ptr<bool>(alive_);
+  if (later > Duration::zero()) {
+    loop_.after(later, [this, alive, to] {
+      if (!alive.expired()) send_commits(to, {});
+    });
+    return;
+  }
+  Worker* const worker = workers_.find(to);
+  if (worker == nullptr) return;
+  for (const Worker::Commit& c : std::exchange(worker->commits, {}))
+    worker->client->call(TxCommit{0, c.wire}, options_.step_timeout,
+                         [this, alive, to, c](const Result<TxCommitted>& reply) {
+                           if (alive.expired()) return;
+                           instruments_->tx("commit", reply.has_value());
+                           if (reply || (c.again && reply.error().code == Code::kNotFound)) return;
+                           log_warn("conductor", "request %s: commit on %s: %s", c.request.c_str(),
+                                    to.node.c_str(), reply.error().what.c_str());
+                           Worker* const w = unheard(reply.error()) ? workers_.find(to) : nullptr;
+                           if (w == nullptr) return;
+                           w->commits.push_back({c.wire, c.request, true});
+                           if (w->commits.size() == 1) send_commits(to, kCommitAgain);
+                         });
 }
 
 // Without an answer it is repeated when the worker joins again, if it was owed.

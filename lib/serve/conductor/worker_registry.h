@@ -41,6 +41,7 @@ struct Worker : sched::FleetWorker {
 
   struct Commit {
     std::string wire, request;
+    bool again = false;  // one that was sent was not answered
   };
   std::vector<Commit> commits;   // prefill: not sent yet
   std::vector<uint64_t> joined;  // epochs of the conductors that it has joined, as it says

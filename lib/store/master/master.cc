@@ -300,16 +300,17 @@ void Master::count_pinned(const Object& object, bool in) {
   tenants_.count(object, group_of(object), bytes, in);
 }
 
-Order* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
+Order* Master::forget(const Replica& replica, RemovalRef removal) {
   if (replica.node->gone) {
     replica.node->space.set_owner(replica.range, kNoId);
-    if (forgotten) forgotten->decided();
+    if (removal) removal->decided();
     return nullptr;
   }
   members_.releasing(*replica.node, replica.range);
+  const bool removed = removal != nullptr;
   PendingOrder about;
   about.range = replica.range;
-  about.forgotten = std::move(forgotten);
+  about.removal = std::move(removal);
   Order& order =
       members_.order(*replica.node, OrderKind::kForget, next_generation(), std::move(about));
   order.removed = removed;
@@ -317,18 +318,18 @@ Order* Master::forget(const Replica& replica, Outcoming forgotten, bool removed)
 }
 
 void Master::forget(const Replica& replica, ObjectRecord record, bool abandoned) {
-  Order* const told = forget(replica, Outcoming{}, false);
+  Order* const told = forget(replica, RemovalRef{});
   if (told == nullptr) return;
   told->record = std::move(record);
   told->abandoned = abandoned;
 }
 
-void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
-  if (forgotten) forgotten->expect(replica_count(object) - 1);
+void Master::release(Object& object, const RemovalRef& removal) {
+  if (removal) removal->expect(replica_count(object));
   while (object.node != nullptr) {
     const Replica r{object.node, object.range, object.generation};
     take_replica(object, *r.node);
-    if (Order* told = forget(r, forgotten, removed)) record_of(object, r, told->record);
+    if (Order* told = forget(r, removal)) record_of(object, r, told->record);
   }
   erase(object);
 }
@@ -403,7 +404,7 @@ void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) 
     members_.released(node, pending.range);
     room_changed_ = true;
   }
-  if (pending.forgotten) pending.forgotten->decided();
+  if (pending.removal) pending.removal->decided();
   if (pending.task != 0 && ok) copied(pending.task, now);
 }
 

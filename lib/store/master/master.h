@@ -28,12 +28,13 @@
 
 #include "base/options.h"
 #include "store/master/grants.h"
+#include "store/master/replica_checks.h"
 #include "store/metadata/disk_replica_index.h"
 #include "store/metadata/events.h"
 #include "store/metadata/leases.h"
 #include "store/metadata/members.h"
 #include "store/metadata/rebuild.h"
-#include "store/metadata/replica_checks.h"
+#include "store/metadata/removals.h"
 #include "store/metadata/tenants.h"
 #include "store/metadata/tombstones.h"
 
@@ -75,6 +76,9 @@ struct MasterOptions {
 
 inline constexpr const char* kLostWithNode = "lost: its node is gone";  // of events
 
+// In seconds, of the first: a clock 8 years ahead.
+inline constexpr uint64_t kEpochsAheadMax = 1 << 28;
+
 inline Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
 
 class Master {
@@ -103,7 +107,7 @@ class Master {
   Result<rpc::Empty> handle(const ReportReplica& m, Time now);
 
   // ---- pins and copies
-  Result<RemovePrefixed> handle(const RemovePrefix& m, Time now);
+  void handle(const RemovePrefix& m, Time now, Done<RemovePrefixed> done);
   Result<Outcomes> handle(const PinKeys& m, Time now);
   Result<TaskInfo> handle(const CopyKey& m, Time now);
   Result<TaskInfo> handle(const ChangeReplicas& m, Time now);
@@ -236,8 +240,6 @@ class Master {
   };
   // Ranges of a lost node per step: with ten million objects each costs some 10 us.
   static constexpr size_t kLeaveMax = 64;
-  static constexpr uint64_t kEpochsAheadMax =
-      1 << 28;  // in seconds, of the first: a clock 8 years ahead
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
   // ---- tables
@@ -264,12 +266,12 @@ class Master {
   Group* group_of(const Object& object) const;
   std::span<const Id> together_with(const Object& object) const;
   void count_pinned(const Object& object, bool in);
-  // Orders the replica's node to forget it. Returns: the order, whose record the caller fills in;
-  // nullptr if the node is gone.
-  Order* forget(const Replica& replica, Outcoming forgotten, bool removed);
+  // Orders the replica's node to forget it. `removal`: expects that. Returns: the order, whose
+  // record the caller fills in; nullptr if the node is gone.
+  Order* forget(const Replica& replica, RemovalRef removal);
   void forget(const Replica& replica, ObjectRecord record, bool abandoned = false);
-  // Removes the object and frees its ranges. `forgotten` counts one acknowledgement per replica.
-  void release(Object& object, const Outcoming& forgotten, bool removed = false);
+  // Frees the object's ranges and erases it. `removal`, if any: expects an order of each replica.
+  void release(Object& object, const RemovalRef& removal);
   void erase(Object& object);  // requires: it has no replicas
   void abandon(Object& object, Time now);
   void publish(Object& object, Time now, bool anew);
@@ -304,6 +306,7 @@ class Master {
   void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
   void remove(Object& object, const Outcoming& acks, size_t item, Time now);
+  void remove_unknown(const Remove& m, const Outcoming& acks, size_t item, Time now);
   void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& acks, size_t item);
   void retry_puts(Time now);
   void expire_parked(Time now);
@@ -367,11 +370,10 @@ class Master {
 
   // ---- disks
   std::string disk_name(uint16_t tenant, std::string_view key) const;
-  static std::pair<std::string, ObjectKey> parts_of(const std::string& disk_name);
   bool stays_on_disk(uint16_t tenant, std::string_view key) const;
   bool refused(const NodeId& node, const TierObject& object);
   bool may_come_back(const std::string& disk_name, Time now) const;
-  void replicate_tombstone(const std::string& disk_name, Generation before);
+  void replicate_tombstone(const std::string& disk_name, Generation before, bool prefix = false);
   void add_tombstone(const std::string& disk_name, Time now);
   void track_departure(const Member& node);
   bool unknown_nodes_away(Time now) const;
@@ -390,8 +392,7 @@ class Master {
   bool older_than_disk(const ObjectRecord& record, uint16_t tenant);
   void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
   void stat_tier(ClusterStat& reply) const;
-  bool evicting(const Object& object) const;
-  void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now);
+  void remove_disks(const RemovePrefix& m, uint16_t tenant, const RemovingPrefix& acks, Time now);
 
   void expire_leases(Time now);
   void expire_grants(Time now);
@@ -430,6 +431,7 @@ class Master {
   Heat heat_;
   DiskReplicaIndex tier_;
   Tombstones tombstones_;
+  Removals removals_;
   Evicting evicting_;
   Totals totals_;
   Result<Replicas> located_;  // the last answers, kept for their memory

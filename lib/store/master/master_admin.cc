@@ -56,20 +56,22 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
   return reply;
 }
 
-Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
-  RemovePrefixed reply;
-  reply.epoch = epoch_;
+void Master::handle(const RemovePrefix& m, Time now, Done<RemovePrefixed> done) {
+  const auto acks =
+      std::make_shared<AckTracker<RemovePrefixed>>(RemovePrefixed{epoch_}, 1, std::move(done));
+  RemovePrefixed& reply = acks->reply();
+  const std::string space = in_space(m.tenant, "");
   const uint16_t tenant = tenants_.find(m.tenant);
   const bool from_prefix = m.after < m.prefix || m.after.empty();
   if (!table_.sort(4 * kRemoveMax)) {  // the order is incomplete: the caller continues from there
     reply.last = m.after;
     reply.more = true;
     finish(now);
-    return reply;
+    return acks->decided();
   }
-  if (m.after.empty() && (tombstones_.any_away() || unknown_nodes_away(now)) &&
-      tenant != Tenants::kNone)
-    tombstones_.add_prefix(disk_name(tenant, ""), m.prefix, next_generation());
+  const bool sane = tenant != Tenants::kNone && m.prefix.find('\0') == std::string::npos;
+  if (sane && m.after.empty() && (tombstones_.any_away() || unknown_nodes_away(now)))
+    replicate_tombstone(space + m.prefix, next_generation(), true);
   const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
   for (size_t n = 0; at != nullptr && at->key().starts_with(m.prefix); ++n) {
     if (n == kRemoveMax) {
@@ -86,9 +88,11 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
     }
     at = table_.after(tenant, reply.last, false);
   }
-  if (!reply.more && tier_.any()) remove_disks(reply, m, tenant, now);
+  if (!reply.more && tier_.any()) remove_disks(m, tenant, acks, now);
+  // Also for those that a call before removed, whose answer was lost.
+  acks->expect(removals_.wait_prefix(space, m.prefix, [acks] { acks->decided(); }));
   finish(now);
-  return reply;
+  acks->decided();
 }
 
 Result<Explained> Master::handle(const Explain& m, Time now) {

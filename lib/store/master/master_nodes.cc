@@ -53,6 +53,9 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   for (const ObjectRecord& record : m.records) adopt(*node, record, now);
   for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
     tombstones_.learn(m.dead[i], Generation{m.before[i]});
+  for (const DeadPrefix& dead : m.dead_prefixes)
+    if (dead.before.n >> 32 <= epoch_)  // no master gave another
+      tombstones_.add_prefix(in_space(dead.tenant, ""), dead.prefix, dead.before);
   // Nobody gets these until the node acknowledges that it forgot them.
   for (size_t i = 0; i < std::min(m.unfenced.size(), kUnfencedMax) && m.last; ++i) {
     ObjectRecord record;
@@ -179,7 +182,9 @@ void Master::track_departure(const Member& node) {
   const auto may_be_there = [&](const PendingOrder& pending) {
     const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
     held.push_back(Tombstones::hash_of(n));
-    if (pending.order->removed) replicate_tombstone(n, pending.order->fence);
+    const bool tombstone = pending.order->kind == static_cast<uint8_t>(OrderKind::kAddTombstone);
+    if (pending.order->removed || tombstone)
+      replicate_tombstone(n, pending.order->fence, pending.order->prefix);
   };
   for (const PendingOrder& pending : node.orders) may_be_there(pending);
   for (const PendingOrder& pending : node.unfenced) may_be_there(pending);

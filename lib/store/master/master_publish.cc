@@ -89,7 +89,7 @@ void Master::recorded(const PendingOrder& pending, Time now) {
     answer = outcome(Code::kUnavailable, strf("put of '%s': its node is gone: put it again",
                                               escape(pending.order->record.key).c_str()));
   } else if (!still_true(object)) {
-    release(object, {}, true);
+    release(object, removals_.of(disk_name(object.tenant, object.key())));
     answer = outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
                                         escape(pending.order->record.key).c_str()));
   } else {

@@ -17,13 +17,6 @@ bool Master::on_disk(uint16_t tenant, std::string_view key) const {
   return tier_.any() && tier_.objects().has(disk_name(tenant, key));
 }
 
-// Splits a disk name into tenant and key.
-std::pair<std::string, ObjectKey> Master::parts_of(const std::string& name) {
-  const size_t nul = name.find('\0');
-  if (nul == std::string::npos) return {"", name};
-  return {name.substr(0, nul), name.substr(nul + 1)};
-}
-
 // Whether a disk that is not draining holds it.
 bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
   if (!tier_.any()) return false;
@@ -47,16 +40,24 @@ bool Master::may_come_back(const std::string& name, Time now) const {
   return unknown_nodes_away(now) || tombstones_.held_away(name);
 }
 
-// Adds a tombstone here and on two nodes, for the next master. A node that forgets a removed object
-// remembers it anyway.
-void Master::replicate_tombstone(const std::string& name, Generation before) {
-  tombstones_.add(name, before);
+// Adds a tombstone here and on two nodes, for the next master. The removal waits for them. A node
+// that forgets a removed object remembers it anyway. `prefix`: of all names that start so.
+void Master::replicate_tombstone(const std::string& name, Generation before, bool prefix) {
   ObjectRecord record;
   std::tie(record.tenant, record.key) = parts_of(name);
+  if (prefix)
+    tombstones_.add_prefix(in_space(record.tenant, ""), record.key, before);
+  else
+    tombstones_.add(name, before);
   size_t told = 0;
   for (const auto& [node, member] : members_.all()) {
     if (!member->ready || told == 2) continue;
-    members_.order(*member, OrderKind::kAddTombstone, before, {}).record = record;
+    PendingOrder about;
+    about.removal = removals_.of(name);
+    about.removal->expect(1);
+    Order& order = members_.order(*member, OrderKind::kAddTombstone, before, std::move(about));
+    order.record = record;
+    order.prefix = prefix;
     ++told;
   }
 }
@@ -94,12 +95,11 @@ bool Master::refused(const NodeId& node, const TierObject& o) {
 
 Result<TierAck> Master::handle(const TierMount& m, Time now) {
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr || !node->ready)
+  if (node == nullptr || !node->ready || !node->mounted_as(m.listing.mount))
     return TierAck{epoch_, static_cast<uint8_t>(BeatStatus::kRemount)};
   if (m.objects.size() > kTierPageMax)
     return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page",
                 escape(m.node).c_str(), m.objects.size());
-  if (m.first) node->tier = true;  // it begins anew
   // An earlier master with a faster clock may have written the disk.
   for (const TierObject& o : m.objects)
     if (o.generation.n > (epoch_ << 32 | counter_) &&
@@ -107,8 +107,13 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
       epoch_ = (o.generation.n >> 32) + 1;
       counter_ = 0;
     }
-  tier_.mount(
+  const bool taken = tier_.mount(
       m, node->ref, [&](const TierObject& o) { return refused(m.node, o); }, now);
+  if (!taken)
+    return fail(Code::kStale, "tier of node '%s': page %llu of listing %llu came late",
+                escape(m.node).c_str(), static_cast<unsigned long long>(m.page),
+                static_cast<unsigned long long>(m.listing.number));
+  if (m.first) node->tier = true;  // it begins anew
   if (!awaited_.empty())
     for (const TierObject& o : m.objects) {
       const auto [tenant, key] = parts_of(o.name);
@@ -128,13 +133,15 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
 
 void Master::handle(const TierHeartbeat& m, Time now,
                     std::function<void(const Result<TierWork>&)> done) {
-  if (members_.find(m.node, m.generation) == nullptr || !tier_.beat(m, now, done))
+  const Member* node = members_.find(m.node, m.generation);
+  if (node == nullptr || !node->mounted_as(m.listing.mount) || !tier_.beat(m, now, done))
     return done(TierWork{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, false});
   finish(now);
 }
 
 Result<TierAck> Master::handle(const TierReport& m, Time now) {
-  if (members_.find(m.node, m.generation) == nullptr || !tier_.report(m, now))
+  const Member* node = members_.find(m.node, m.generation);
+  if (node == nullptr || !node->mounted_as(m.listing.mount) || !tier_.report(m, now))
     return TierAck{epoch_, static_cast<uint8_t>(BeatStatus::kRemount)};
   for (const TierResult& r : m.results) {  // a value that a disk was to have
     if (r.event != static_cast<uint8_t>(TierEvent::kNotStored) ||
@@ -229,13 +236,20 @@ void Master::stat_tier(ClusterStat& reply) const {
     reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
 }
 
-// Whether an offload of it is pending.
-bool Master::evicting(const Object& object) const {
-  return tier_.any() && tier_.offloading(disk_name(object.tenant, object.key()));
-}
-
 // Removes a prefix's objects that only disks hold, a bounded number per call.
-void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now) {
+void Master::remove_disks(const RemovePrefix& m, uint16_t tenant, const RemovingPrefix& acks,
+                          Time now) {
+  RemovePrefixed& reply = acks->reply();
+  const auto gone_from = [acks](const RemovalRef& removal) {
+    return [acks, removal](const Result<>& gone) {
+      RemovePrefixed& told = acks->reply();
+      if (!gone) {
+        --told.removed;
+        if (told.refused++ == 0) told.why = gone.error().what;
+      }
+      removal->decided();
+    };
+  };
   constexpr size_t kNamesAtOnce = 4096, kGoneAtOnce = 1024;
   if (tenant == Tenants::kNone) return;
   tier_.go_on_dropping(kGoneAtOnce);  // else the next call steps over the same again
@@ -257,7 +271,9 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
     if (const auto disk = tier_.objects().find(space + key))
       note_disk(space + key, *disk, now, "removed");
     add_tombstone(space + key, now);
-    tier_.forget(space + key, {});
+    const RemovalRef removal = removals_.of(space + key);
+    removal->expect(1);
+    if (!tier_.forget(space + key, gone_from(removal))) removal->decided();
   }
 }
 

@@ -13,6 +13,7 @@ struct DiskReplicaIndex::Holder {
   uint64_t value_max = UINT64_MAX;
   std::string trouble;
   bool ready = false;  // all pages of its mount have come
+  uint64_t listing = 0, pages = 0;
   Time dropped_at;
   std::deque<TierJob> jobs;  // not yet acknowledged
   uint64_t next_seq = 1, told = 0;
@@ -20,6 +21,7 @@ struct DiskReplicaIndex::Holder {
   std::map<std::pair<std::string, uint64_t>, std::vector<std::shared_ptr<Forgetting>>> forgets;
   std::function<void(const Result<TierWork>&)> beat;
 
+  bool lists(const TierListing& said) const { return said.number == 0 || said.number == listing; }
   void end_forget(const std::string& name, Generation generation) {
     const auto it = forgets.find({name, generation.n});
     if (it == forgets.end()) return;
@@ -69,10 +71,19 @@ DiskReplicaIndex::Holder* DiskReplicaIndex::holder_of(const NodeId& node) const 
 
 // ---- messages of nodes
 
-void DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refused& refused,
+bool DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refused& refused,
                              Time now) {
-  if (m.first) drop(m.node, now);
   Holder* holder = holder_of(m.node);
+  if (const uint64_t number = m.listing.number; number != 0) {
+    const bool begins = m.first && (holder == nullptr || number > holder->listing);
+    const bool goes_on =
+        !m.first && holder != nullptr && number == holder->listing && m.page == holder->pages;
+    if (!begins && !goes_on) return false;
+  }
+  if (m.first) {
+    drop(m.node, now);
+    holder = nullptr;
+  }
   if (holder == nullptr) {
     auto slot = std::find(holders_.begin(), holders_.end(), nullptr);
     if (slot == holders_.end()) slot = holders_.insert(slot, nullptr);
@@ -83,9 +94,12 @@ void DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refu
     holder->node = node;
     holder->capacity = m.capacity;
     holder->value_max = m.value_max == 0 ? UINT64_MAX : m.value_max;
+    holder->listing = m.listing.number;
   }
+  ++holder->pages;
   for (const TierObject& object : m.objects) add(*holder, object, refused);
   holder->ready = m.last;
+  return true;
 }
 
 void DiskReplicaIndex::add(Holder& holder, const TierObject& o, const Refused& refused) {
@@ -102,7 +116,7 @@ void DiskReplicaIndex::add(Holder& holder, const TierObject& o, const Refused& r
 bool DiskReplicaIndex::beat(const TierHeartbeat& m, Time now,
                             std::function<void(const Result<TierWork>&)> done) {
   Holder* const known = holder_of(m.node);
-  if (known == nullptr || !known->ready) return false;
+  if (known == nullptr || !known->ready || !known->lists(m.listing)) return false;
   Holder& h = *known;
   h.used = m.used;
   h.objects = m.objects;
@@ -119,7 +133,7 @@ bool DiskReplicaIndex::beat(const TierHeartbeat& m, Time now,
 
 bool DiskReplicaIndex::report(const TierReport& m, Time now) {
   Holder* const h = holder_of(m.node);
-  if (h == nullptr) return false;
+  if (h == nullptr || !h->lists(m.listing)) return false;
   for (const TierResult& r : m.results) {
     const bool gone = r.event == static_cast<uint8_t>(TierEvent::kGone);
     if (gone || r.event == static_cast<uint8_t>(TierEvent::kNotGone)) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <functional>
 
+#include "store/metadata/removals.h"
+
 namespace mc::store {
 namespace {
 
@@ -237,12 +239,12 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Hear
     carried_out.push_back(std::move(*it));
   }
   node.unfenced.erase(fenced, node.unfenced.end());
-  std::vector<Outcoming> gone;  // who waits for an object to be gone need not wait for its range
+  std::vector<RemovalRef> gone;  // that need not wait for the object's range
   while (!node.orders.empty() && node.orders.front().order->seq <= heartbeat.done) {
     PendingOrder& pending = node.orders.front();
     if (unfenced(pending)) {
       expect(node, pending.range, false);  // nothing comes of it soon
-      gone.push_back(std::exchange(pending.forgotten, {}));
+      gone.push_back(std::exchange(pending.removal, {}));
       node.unfenced.push_back(std::move(pending));
     } else {
       carried_out.push_back(std::move(pending));
@@ -254,8 +256,8 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Hear
   node.beat_until = now + std::chrono::milliseconds(std::min(heartbeat.hold_ms, kHoldMaxMs));
   held_beats_.emplace(node.beat_until, &node);
   if (!node.orders.empty() && std::exchange(node.told, false)) untold_.push_back(&node);
-  for (const Outcoming& forgotten : gone)
-    if (forgotten) forgotten->decided();
+  for (const RemovalRef& removal : gone)
+    if (removal) removal->decided();
   for (PendingOrder& pending : carried_out) {
     order_done_(node, pending, true, now);
     keep(std::move(pending.order));

@@ -39,8 +39,12 @@ class AckTracker {
   Done<R> done_;
 };
 using Outcoming = std::shared_ptr<AckTracker<Outcomes>>;
+using RemovingPrefix = std::shared_ptr<AckTracker<RemovePrefixed>>;
 
 struct Group;
+
+class Removal;  // store/metadata/removals.h
+using RemovalRef = std::shared_ptr<Removal>;
 
 // Attributes that few objects have; the table's Object says whether they exist.
 struct Extras {
@@ -65,10 +69,10 @@ struct Recording {
 // An order to a node, and its subject.
 struct PendingOrder {
   std::shared_ptr<Order> order;
-  Id object = kNoId;  // of a kRecord
-  Id range = kNoId;   // of a kForget: freed by its acknowledgement
-  uint64_t task = 0;  // of a copy: the record of its target
-  Outcoming forgotten;
+  Id object = kNoId;   // of a kRecord
+  Id range = kNoId;    // of a kForget: freed by its acknowledgement
+  uint64_t task = 0;   // of a copy: the record of its target
+  RemovalRef removal;  // that waits for it
 };
 
 struct Member {  // a mounted node

@@ -10,6 +10,12 @@ std::string in_space(std::string_view tenant, std::string_view key) {
   return name.append(1, '\0').append(key);
 }
 
+std::pair<std::string, std::string> parts_of(const std::string& name) {
+  const size_t nul = name.find('\0');
+  if (nul == std::string::npos) return {"", name};
+  return {name.substr(0, nul), name.substr(nul + 1)};
+}
+
 uint64_t Tombstones::hash_of(std::string_view name) { return xxh3(name); }
 
 void Tombstones::learn(uint64_t hash, Generation before) {
@@ -22,7 +28,9 @@ void Tombstones::learn(uint64_t hash, Generation before) {
 
 void Tombstones::add(std::string_view name, Generation before) {
   const uint64_t hash = hash_of(name);
-  tombstones_[hash] = before;
+  Generation& known = tombstones_[hash];
+  if (known >= before) return;  // what was void once stays void
+  known = before;
   order_.emplace_back(hash, before);
   while (order_.size() > most_) {
     const auto [oldest, generation] = order_.front();
@@ -39,7 +47,7 @@ void Tombstones::add_prefix(const std::string& space, const std::string& prefix,
   const std::string start = space + prefix;
   for (Prefix& p : prefixes_)
     if (p.space == space.size() && p.start == start) {
-      p.before = before;
+      p.before = std::max(p.before, before);
       return;
     }
   prefixes_.push_back({space.size(), start, before});

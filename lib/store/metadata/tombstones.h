@@ -24,12 +24,14 @@ namespace mc::store {
 
 // The name of a key on disks: in the default tenant (empty or "default") the key itself.
 std::string in_space(std::string_view tenant, std::string_view key);
+// The tenant, empty for the default one, and the key of such a name.
+std::pair<std::string, std::string> parts_of(const std::string& name);
 
 class Tombstones {
  public:
   explicit Tombstones(size_t most) : most_(most) {}
 
-  // `name`: as disks know it (store/ssd/format.h).
+  // `name`: as disks know it (store/ssd/format.h). The latest of several generations counts.
   void add(std::string_view name, Generation before);
   // Whether an absent node held it.
   bool held_away(std::string_view name) const;
@@ -37,7 +39,7 @@ class Tombstones {
   void learn(uint64_t hash, Generation before);
   static uint64_t hash_of(std::string_view name);
   // Covers every name that starts with `prefix` in a tenant's `space`: its name and NUL, or
-  // nothing.
+  // nothing. The latest of several generations counts.
   void add_prefix(const std::string& space, const std::string& prefix, Generation before);
   // The node left and held the names of these hashes. It had carried out every order before
   // `synced`. `more`: the list is incomplete; until the rest comes the node may have held any name.

@@ -69,7 +69,7 @@ class StoreNode {
   // Returns: false if a newer master replaced the one of that epoch; its messages do not count.
   bool outdated(uint64_t epoch) const { return epoch < epoch_seen_; }
   const Directory& directory() const { return directory_; }
-  uint64_t capacity() const { return layout_.total(); }
+  Generation mounted_by() const { return mount_.by; }  // Mounted::fence
   const NodeRef& me() const { return me_; }
   const Layout& layout() const { return layout_; }
   std::byte* bytes_at(uint64_t offset) const {  // of this process's transfer segment

@@ -148,9 +148,9 @@ void FileStorage::mount() {
 
 void FileStorage::send_page(size_t from) {
   const size_t n = std::min(kTierPageMax, inventory_.size() - from);
-  TierMount m{node_.me().name,    node_.me().generation,         options_.size.n,
-              from == 0,          from + n == inventory_.size(), {},
-              staging_.capacity()};
+  TierMount m{node_.me().name,     node_.me().generation,         options_.size.n,
+              from == 0,           from + n == inventory_.size(), {},
+              staging_.capacity(), {node_.mounted_by(), mounts_}, from / kTierPageMax};
   for (size_t i = from; i < from + n; ++i) {
     m.objects.push_back(tier_object(inventory_[i]));
     m.objects.back().keep_until_s = keep_clock().there(inventory_[i].keep_until_s);
@@ -188,8 +188,14 @@ void FileStorage::beat() {
   const auto hold = master_options_.heartbeat / std::chrono::milliseconds(1);
   const Duration budget =
       master_options_.heartbeat + std::min(master_options_.call_timeout, kTierOverdue);
-  master_->call(TierHeartbeat{node_.me().name, node_.me().generation, taken_,
-                              static_cast<uint32_t>(hold), u.used, u.objects, trouble_},
+  master_->call(TierHeartbeat{node_.me().name,
+                              node_.me().generation,
+                              taken_,
+                              static_cast<uint32_t>(hold),
+                              u.used,
+                              u.objects,
+                              trouble_,
+                              {node_.mounted_by(), mounts_}},
                 budget, [this, at = mounts_](const Result<TierWork>& reply) {
                   beating_ = false;
                   if (at != mounts_) return beat();  // a reply to an earlier mount
@@ -243,7 +249,7 @@ void FileStorage::report() {
     return end_flush();
   if (reporting_ || !mounted_ || results_.empty()) return;
   reporting_ = true;
-  TierReport m{node_.me().name, node_.me().generation, {}};
+  TierReport m{node_.me().name, node_.me().generation, {}, {node_.mounted_by(), mounts_}};
   for (size_t i = 0; i < std::min(results_.size(), kTierJobsMax); ++i)
     m.results.push_back(results_[i].result);
   master_->call(m, master_options_.call_timeout,

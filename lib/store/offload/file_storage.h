@@ -168,7 +168,7 @@ class FileStorage {
   uint64_t promoting_ = 0;  // bytes
 
   bool mounted_ = false, reporting_ = false, beating_ = false;
-  uint64_t mounts_ = 0, taken_ = 0;  // replies to an earlier mount are void; the last job
+  uint64_t mounts_ = 0, taken_ = 0;  // of this listing: replies to earlier ones are void; last job
   std::vector<ssd::Stored> inventory_;
   std::string last_error_, trouble_;
   Time trouble_until_{}, retry_at_ = Time::max();

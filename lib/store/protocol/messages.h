@@ -23,12 +23,13 @@
 
 namespace mc::store {
 
-inline constexpr size_t kBatchMax = 16384;     // items of one call
-inline constexpr size_t kInventoryMax = 4096;  // records of one inventory message
-inline constexpr size_t kDeadMax = 32768;      // removals that a node remembers
-inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
-inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
-inline constexpr size_t kNodesMax = 65536;     // named in one message
+inline constexpr size_t kBatchMax = 16384;        // items of one call
+inline constexpr size_t kInventoryMax = 4096;     // records of one inventory message
+inline constexpr size_t kDeadMax = 32768;         // removals that a node remembers
+inline constexpr size_t kDeadPrefixesMax = 1024;  // those by prefix
+inline constexpr size_t kOrdersMax = 1024;        // orders of one heartbeat's answer
+inline constexpr uint32_t kListMax = 10000;       // objects of one page of ls
+inline constexpr size_t kNodesMax = 65536;        // named in one message
 inline constexpr uint32_t kReplicasMax = 8;
 inline constexpr size_t kPlacesMax = 2 * kReplicasMax;  // of an object, while one moves
 inline constexpr size_t kUnfencedMax = 16384;           // ranges of a node that nobody may have yet
@@ -283,7 +284,9 @@ struct RemovePrefixed {
   std::string why{};  // reason of the first refusal
   static void fields(auto& a, auto& m) { a(m.epoch, m.removed, m.refused, m.last, m.more, m.why); }
 };
-struct RemovePrefix {  // some keys with the prefix, in order; empty prefix: all keys
+// Removes some keys with the prefix, in order; empty prefix: all keys. The answer comes after the
+// holders forgot them, and all that earlier calls removed of the prefix.
+struct RemovePrefix {
   static constexpr const char* kName = "remove-prefix";
   using Reply = RemovePrefixed;
   std::string prefix{}, after{};

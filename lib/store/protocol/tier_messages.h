@@ -43,8 +43,15 @@ struct TierAck {
   uint8_t status = 0;  // BeatStatus
   static void fields(auto& a, auto& m) { a(m.epoch, m.status); }
 };
-// Requires: the node has mounted. The first page replaces everything that earlier ones of that node
-// listed.
+// A message belongs to a mount of its node and to a listing of its disk. If one of an earlier
+// listing came late, it would acknowledge jobs that nobody has seen, or list again what is gone.
+// Older nodes do not say.
+struct TierListing {
+  Generation mount{};   // Mounted::fence
+  uint64_t number = 0;  // of the listing, larger than those before
+  static void fields(auto& a, auto& m) { a(m.mount, m.number); }
+};
+// Requires: the node has mounted. The first page of a listing replaces all that was listed before.
 struct TierMount {
   static constexpr const char* kName = "tier-mount";
   using Reply = TierAck;
@@ -54,9 +61,11 @@ struct TierMount {
   bool first = false, last = false;
   std::vector<TierObject> objects;
   uint64_t value_max = 0;  // the largest value it can load; 0: any
+  TierListing listing{};
+  uint64_t page = 0;  // of the listing, in order
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, m.capacity, m.first, m.last, wire::at_most<kTierPageMax>(m.objects),
-      m.value_max);
+      m.value_max, m.listing, m.page);
   }
 };
 
@@ -95,8 +104,9 @@ struct TierHeartbeat {
   uint32_t hold_ms = 0;
   uint64_t used = 0, objects = 0;
   std::string trouble;  // why it takes no jobs: its disk is full or read-only
+  TierListing listing{};
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.taken, m.hold_ms, m.used, m.objects, m.trouble);
+    a(m.node, m.generation, m.taken, m.hold_ms, m.used, m.objects, m.trouble, m.listing);
   }
 };
 
@@ -121,8 +131,9 @@ struct TierReport {
   NodeId node;
   Generation generation;
   std::vector<TierResult> results;
+  TierListing listing{};
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, wire::at_most<kTierJobsMax>(m.results));
+    a(m.node, m.generation, wire::at_most<kTierJobsMax>(m.results), m.listing);
   }
 };
 

@@ -136,6 +136,7 @@ struct FakePrefill : FakeWorker {
         });
     server->on<TxCommit>([this](const TxCommit& m, const rpc::Call&) -> Result<TxCommitted> {
       committed.push_back(m.request);
+      if (commit_fails != Code{}) return fail(commit_fails, "no commit here");
       return TxCommitted{};
     });
     server->on<Snapshot>([this](const Snapshot& m, const rpc::Call&) -> Result<KvSnapshot> {
@@ -156,6 +157,7 @@ struct FakePrefill : FakeWorker {
   }
   bool full = false, broken = false, silent = false, ends = false;
   bool late = false;  // no answer to TxAllocate
+  Code commit_fails{};
   uint64_t tx = 0;
   int snapshots = 0;
   PrefillDone done{.cached_tokens = 16, .pool_tokens = 0, .prefill_ms = 1};

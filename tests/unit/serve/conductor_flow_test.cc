@@ -72,21 +72,6 @@ TEST_CASE("times of a worker that are none are left out") {
   CHECK(c.metrics.text().find("nan\n") == std::string::npos);
 }
 
-TEST_CASE("a commit goes out before the next message to its worker") {
-  Cluster c;
-  Heard first, second;
-  c.submit(first);
-  REQUIRE(until(c.loop, [&] { return first.tokens.size() == 2; }));
-  size_t committed = 0;
-  c.p[0]->then = [&](const std::string& request) {
-    committed = c.p[0]->committed.size();
-    c.answer(request);
-  };
-  c.submit(second);
-  REQUIRE(c.finish(second));
-  CHECK(committed == 1);
-}
-
 TEST_CASE("a worker that ends and comes back fails a request once, not twice") {
   Cluster c;
   FakePrefill& p = *c.p[0];

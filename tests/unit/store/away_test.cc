@@ -1,97 +1,9 @@
 // Nodes that were away return with what they held: removed and replaced objects stay deleted.
 // Draining with disks evicts and loses nothing.
 #include "store/metadata/tombstones.h"
-#include "tests/unit/store/fake_cluster.h"
+#include "tests/unit/store/fake_disk.h"
 
 namespace mc::store {
-namespace {
-
-// The disk of a node, as it reports it to the master.
-struct FakeDisk {
-  FakeCluster& cluster;
-  NodeId node;
-  uint64_t value_max = 0;
-  std::map<std::string, TierObject> objects{};
-  std::vector<TierJob> jobs{};
-  uint64_t taken = 0;
-  bool held = false;
-
-  Generation generation() const { return cluster.nodes.at(node)->ref.generation; }
-  void mount() {
-    TierMount m{node, generation(), 1 * kGiB, true, true, {}, value_max};
-    for (const auto& [name, o] : objects) m.objects.push_back(o);
-    const auto ack = cluster.master->handle(m, cluster.now);
-    REQUIRE(ack);
-    REQUIRE(ack->status == 0);
-    taken = 0;
-    beat();
-  }
-  void beat() {
-    held = true;
-    cluster.master->handle(TierHeartbeat{node, generation(), taken, 1000, 0, 0, {}}, cluster.now,
-                           [this](const Result<TierWork>& work) {
-                             held = false;
-                             if (work) jobs = work->jobs;
-                           });
-  }
-  void report(TierEvent event, const TierObject& o, Code code = Code{}) {
-    (void)cluster.master->handle(TierReport{node,
-                                            generation(),
-                                            {{static_cast<uint8_t>(event),
-                                              static_cast<uint8_t>(code), o.name, o.generation}}},
-                                 cluster.now);
-  }
-  // Carries out its jobs; `bring` puts moved objects.
-  template <class F>
-  void work(const F& bring) {
-    for (int turn = 0; turn < 100; ++turn) {
-      if (held) {
-        held = false;  // asked again
-        beat();
-      }
-      if (jobs.empty()) return cluster.pump();
-      for (const TierJob& job : std::exchange(jobs, {})) {
-        if (job.seq <= taken) continue;
-        taken = job.seq;
-        switch (static_cast<TierJobKind>(job.kind)) {
-          case TierJobKind::kOffload:
-            objects[job.object.name] = job.object;
-            report(TierEvent::kStored, job.object);
-            break;
-          case TierJobKind::kForget:
-            if (const auto it = objects.find(job.object.name);
-                it != objects.end() && it->second.generation == job.object.generation)
-              objects.erase(it);
-            report(TierEvent::kGone, job.object);
-            break;
-          case TierJobKind::kBring:
-            report(
-                bring(objects.at(job.object.name)) ? TierEvent::kBrought : TierEvent::kNotBrought,
-                job.object, Code::kNoSpace);
-            break;
-        }
-      }
-      cluster.pump();
-      beat();
-    }
-    FAIL("the disk is never done");
-  }
-  void work() {
-    work([](const TierObject&) { return false; });
-  }
-};
-
-TierObject on_disk(const std::string& name, uint64_t generation, uint64_t content = 1) {
-  return {name, kPage, content, Generation{(kEpoch - 1) << 32 | generation}, 0, 0};
-}
-
-// Silence of `node` until it is given up.
-void lose(FakeCluster& c, const NodeId& node) {
-  c.run_until(c.now + c.options_used.client_ttl + 2s, node);
-  REQUIRE(c.master->members().all().count(node) == 0);
-}
-
-}  // namespace
 
 TEST_CASE("what a lost node's disk held keeps neither a listing nor a removal waiting long") {
   constexpr size_t kInPage = 4000, kPageCount = 3;
@@ -107,11 +19,12 @@ TEST_CASE("what a lost node's disk held keeps neither a listing nor a removal wa
   }
   REQUIRE(c.master->handle(Stat{}, c.now).disk_objects == kInPage * kPageCount);
   (void)c.master->handle(Unmount{"a", generation}, c.now);
+  c.nodes.erase("a");
   CHECK_FALSE(c.has("k1"));
   size_t steps = 0;
   SUBCASE("a removal by prefix makes way in each of its calls") {
     for (bool more = true; more && steps < 1000; ++steps) {
-      const auto removed = c.master->handle(RemovePrefix{"k", {}, false, {}}, c.now);
+      const auto removed = c.remove(RemovePrefix{"k", {}, false, {}});
       REQUIRE(removed);
       CHECK(removed->removed == 0);
       more = removed->more;
@@ -342,7 +255,7 @@ TEST_CASE("a key of another tenant with the same name is not affected") {
   disk.mount();
   lose(c, "a");
   (void)c.remove("k");
-  REQUIRE(c.master->handle(RemovePrefix{"k", {}, false, {}}, c.now));
+  REQUIRE(c.remove(RemovePrefix{"k", {}, false, {}}));
   c.mount(*c.nodes["a"]);
   disk.mount();
   CHECK_FALSE(c.has("k"));
@@ -474,7 +387,7 @@ TEST_CASE("what leaves its last disk is an event, and none while memory or a dis
   REQUIRE(c.put(promoted, "memory", kPage) == kDone);
   const uint64_t from = c.master->events().next();
   CHECK(!c.remove("removed"));  // answered once the disk has forgotten it
-  REQUIRE(c.master->handle(RemovePrefix{"prefix/", {}, false, {}}, c.now)->removed == 1);
+  CHECK(!c.remove(RemovePrefix{"prefix/", {}, false, {}}));  // likewise
   for (const char* key : {"evicted", "both", "memory"}) {
     a.report(TierEvent::kGone, a.objects[key]);
     a.objects.erase(key);
@@ -562,8 +475,7 @@ TEST_CASE(
   a.work();
   for (int i = 10; i < 14; ++i) CHECK(a.objects.count(name(i)) == 1);
   CHECK(a.objects.count(name(20)) == 0);
-  (void)c.master->handle(RemovePrefix{"", {}, true, "small"}, c.now);
-  c.pump();
+  (void)c.remove(RemovePrefix{"", {}, true, "small"});
   a.work();
   CHECK(a.objects.size() == 8);
   CHECK(c.stat().tenants[1].disk_used == 0);

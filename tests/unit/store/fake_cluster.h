@@ -213,6 +213,16 @@ struct FakeCluster {
     pump();
     return *answer;
   }
+  // Nothing: a holder has not forgotten something yet.
+  std::optional<RemovePrefixed> remove(const RemovePrefix& message) {
+    auto answer = std::make_shared<std::optional<RemovePrefixed>>();
+    master->handle(message, now, [answer](const Result<RemovePrefixed>& r) {
+      REQUIRE(r);
+      *answer = *r;
+    });
+    pump();
+    return *answer;
+  }
   std::vector<ObjectInfo> list() { return look(List{"", "", kListMax})->items; }
   ClusterStat stat() { return master->handle(Stat{}, now); }
   // kill -9 of the master: everything it knew is gone, the nodes notice by their next heartbeat;

@@ -50,8 +50,7 @@ TEST_CASE("a tenant pins half of the pool, all of them three quarters; others st
     CHECK(put_until_refused(c, keeps("modest"), "p") == 25);
     CHECK(pinned(c) == 75);
     for (int i = 0; i < 60; ++i) REQUIRE(c.put("n" + std::to_string(i), kPage) == kDone);
-    (void)c.master->handle(RemovePrefix{"", {}, true, "greedy"}, c.now);
-    c.pump();
+    (void)c.remove(RemovePrefix{"", {}, true, "greedy"});
     CHECK(pinned(c) == 25);
     CHECK(c.put(keeps("modest"), "again", kPage) == kDone);
   }
@@ -113,8 +112,7 @@ TEST_CASE("what is pinned is counted again after a restart of the master") {
   CHECK(pinned(c) == 3);
   c.run_until(c.now + 61s);
   CHECK(pinned(c) == 1);
-  (void)c.master->handle(RemovePrefix{"", {}, true, "t"}, c.now);
-  c.pump();
+  (void)c.remove(RemovePrefix{"", {}, true, "t"});
   CHECK(pinned(c) == 0);
 }
 

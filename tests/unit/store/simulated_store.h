@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -61,10 +60,10 @@ class SimulatedStore {
   };
   struct Write {  // or a read of a value
     ObjectKey key;
-    uint64_t value = 0, pages = 0, nonce = 0, open = 0;
+    uint64_t value = 0, pages = 0, open = 0;
     size_t at = 0;  // in ops
     Generation generation;
-    bool failed = false, tries_again = false;
+    bool failed = false;
     std::vector<uint64_t> seen;
     Time until, lease;
   };
@@ -147,7 +146,35 @@ class SimulatedStore {
 
   // ---- faults
   void fault();
-  bool whole() const;
+  // Nobody is away. What was removed meanwhile may come back with the next master, if the nodes
+  // that remember it are away then (docs/decisions/0012-tombstones.md).
+  bool whole() const {
+    const auto over = [this](const auto& fault) { return fault.second <= now_; };
+    return std::all_of(cuts_.begin(), cuts_.end(), over) &&
+           std::all_of(still_.begin(), still_.end(), over) &&
+           std::all_of(nodes_.begin(), nodes_.end(), [this](const auto& node) {
+             const auto member = master_->members().all().find(node.first);
+             return node.second.mounted && member != master_->members().all().end() &&
+                    member->second->ready &&
+                    member->second->ref.generation.n == node.second.generation;
+           });
+  }
+
+  // No node has yet to forget what was removed while it was away, or put anew since. The next
+  // master hears of that before it hears of what came after.
+  bool settled() const {
+    const auto late = [this](const PendingOrder& pending) {
+      const Order& order = *pending.order;
+      if (order.kind != static_cast<uint8_t>(OrderKind::kForget)) return false;
+      const auto newest = newest_.find(order.record.key);
+      return !order.removed ||
+             (newest != newest_.end() && newest->second > order.record.generation);
+    };
+    return whole() && std::none_of(nodes_.begin(), nodes_.end(), [&](const auto& node) {
+             const auto& orders = master_->members().all().at(node.first)->orders;
+             return std::any_of(orders.begin(), orders.end(), late);
+           });
+  }
   void restart_master();
   void check_room();
 
@@ -163,6 +190,7 @@ class SimulatedStore {
   std::vector<std::unique_ptr<Client>> clients_;
   std::map<std::string, Time> still_;                         // hosts that stand still, until when
   std::map<std::pair<std::string, std::string>, Time> cuts_;  // what from one to another is lost
+  std::map<ObjectKey, Generation> newest_;                    // granted
   std::map<uint64_t, std::pair<ObjectKey, uint64_t>> written_;  // values: their keys, pages
   bool faults_ = true, asks_ = true;
 };

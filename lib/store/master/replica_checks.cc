@@ -1,4 +1,4 @@
-#include "store/metadata/replica_checks.h"
+#include "store/master/replica_checks.h"
 
 #include <algorithm>
 

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/time.h"
-#include "store/protocol/messages.h"
+#include "store/metadata/object.h"
 
 namespace mc::store {
 
