@@ -63,6 +63,8 @@ struct PrefillChunk {
 //     queue.next(now); ... } when the chunk is computed: queue.finished();
 class PrefillQueue {
  public:
+  static constexpr size_t kLoadsMax = 8;  // prompts whose KV comes from the pool at a time
+
   // Errors: kInvalid when chunk_tokens is not a positive multiple of block_tokens.
   static Result<PrefillQueue> create(Timing timing, uint32_t chunk_tokens, uint32_t block_tokens,
                                      PrefillOrder order = {});
@@ -71,7 +73,8 @@ class PrefillQueue {
             int64_t priority = 0, PrefillTurn turn = {});
   // Whether its remote KV is here. Others may go before it while it is not.
   void set_ready(const std::string& request, bool ready);
-  // Its reused KV is here. Before that it is chosen only if `unloaded` may be.
+  // Its reused KV is here. Before that it is chosen only if `unloaded` may be: if fewer than
+  // kLoadsMax load.
   void set_loaded(const std::string& request);
   // The prompt whose chunk is next. nullptr: none is ready, or a chunk runs.
   const PrefillItem* head(Time now, bool unloaded = true) const;

@@ -10,7 +10,6 @@ namespace mc::serve {
 namespace {
 // Timers of the loop are at most this late. Lateness within it does not delay the modelled time.
 constexpr Duration kSlack = std::chrono::milliseconds(3);
-constexpr size_t kLoadsMax = 8;  // prompts whose reused KV is loaded at a time
 }  // namespace
 
 Result<PrefillQueue> PrefillRun::make_queue(const Engine& engine, const PrefillConfig& config) {
@@ -86,7 +85,7 @@ void PrefillRun::hint(const PrefillJob& job, size_t here) {
 // Chooses anew for each chunk. While the reused KV of one prompt is loaded, others compute.
 void PrefillRun::advance() {
   while (!queue_.running() && (pipeline_ == nullptr || pipeline_->takes_chunk())) {
-    const bool may_load = loads() < kLoadsMax;
+    const bool may_load = loads() < PrefillQueue::kLoadsMax;
     const PrefillItem* const head = queue_.head(shared_.loop.now(), may_load);
     if (head == nullptr) return;
     const PrefillJobPtr job = shared_.jobs.find(head->request);

@@ -74,10 +74,11 @@ void Cluster::start(uint32_t node) {
     const uint64_t here = std::max(found.blocks(), requests_[id].coming(block()));
     if (pool_.read({id, node, requests_[id].tokens, requests_[id].hashes}, here, requests_[id].pool,
                    now_)) {
-      n.prefiller->waits(id);
+      n.prefiller->loads(id);
       pool_moved();
       continue;
     }
+    n.prefiller->loaded(id);
     const uint64_t reused = here * block();
     if (reused == head->done) {
       begin(n, id, found);

@@ -41,19 +41,26 @@ void Prefiller::push(uint64_t id, uint64_t tokens, uint64_t reused, bool ready, 
   if (srpf_) look();  // else it is behind all others
 }
 
-void Prefiller::waits(uint64_t id) { queue_.set_ready(std::to_string(id), false); }
+void Prefiller::loads(uint64_t id) {
+  queue_.set_ready(std::to_string(id), false);
+  loading_.insert(id);
+}
+
+void Prefiller::loaded(uint64_t id) { queue_.set_loaded(std::to_string(id)); }
 
 void Prefiller::came(uint64_t id, uint64_t reused, Time now) {
   advance(now);
   const std::string request = std::to_string(id);
   queue_.set_reused(request, reused);
   queue_.set_ready(request, true);
+  if (loading_.erase(id) > 0) queue_.set_loaded(request);
   look();
 }
 
 void Prefiller::remove(uint64_t id, Time now) {
   advance(now);
   queue_.remove(std::to_string(id));
+  if (loading_.erase(id) > 0) look();  // another may load
   if (!running_ || given_up_ || id != id_) return;
   given_up_ = true;
   looks_ = false;
@@ -66,7 +73,7 @@ Duration Prefiller::queue_time(Time now, uint64_t tokens, uint64_t reused) {
 }
 
 std::optional<Prefiller::Head> Prefiller::head(Time now) const {
-  const serve::PrefillItem* const item = queue_.head(now);
+  const serve::PrefillItem* const item = queue_.head(now, may_load());
   if (item == nullptr) return std::nullopt;
   return Head{std::stoull(item->request), item->done, item->started};
 }
@@ -78,11 +85,11 @@ void Prefiller::found(uint64_t id, uint64_t reused) {
 // ---- the prompt that runs
 
 void Prefiller::begin(Time now, Duration takes) {
-  const serve::PrefillItem* const item = queue_.head(now);
+  const serve::PrefillItem* const item = queue_.head(now, may_load());
   MC_CHECK(item != nullptr);
   id_ = std::stoull(item->request);
   tokens_ = item->tokens;
-  chunk_ = *queue_.next(now);
+  chunk_ = *queue_.next(now, may_load());
   running_ = true;
   given_up_ = looks_ = false;
   since_ = now;
@@ -90,7 +97,7 @@ void Prefiller::begin(Time now, Duration takes) {
 }
 
 void Prefiller::resume(Time now, uint64_t done) {
-  const serve::PrefillItem* const item = queue_.head(now);
+  const serve::PrefillItem* const item = queue_.head(now, may_load());
   MC_CHECK(item != nullptr && item->started);
   const Duration takes = timing_.chunk(done, item->tokens, kBegun);
   if (done > item->done) queue_.skip_to(std::string(item->request), done);
@@ -128,7 +135,7 @@ void Prefiller::forward(uint64_t begin) {
   if (begin <= chunk_.begin) return;
   queue_.finished();
   if (begin > chunk_.end) queue_.skip_to(chunk_.request, begin);
-  const auto next = queue_.next(chunk_ends(begin));
+  const auto next = queue_.next(chunk_ends(begin), may_load());
   MC_CHECK(next && next->begin == begin && next->request == chunk_.request);
   chunk_ = *next;
 }
@@ -138,11 +145,11 @@ Prefiller::Outcome Prefiller::tick(Time now) {
   if (looks_) {
     looks_ = false;
     queue_.finished();
-    const serve::PrefillItem* const item = queue_.head(now);
+    const serve::PrefillItem* const item = queue_.head(now, may_load());
     MC_CHECK(item != nullptr);
     running_ = item->request == chunk_.request;
     if (!running_) return Outcome::kOvertaken;
-    chunk_ = *queue_.next(now);
+    chunk_ = *queue_.next(now, may_load());
     check_ = ends_;
     return Outcome::kRuns;
   }

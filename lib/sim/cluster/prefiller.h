@@ -3,12 +3,14 @@
 // until a prompt comes, or KV for one. So all chunks of a prompt are planned at once, and the queue
 // hears of those that were computed when it changes: the cost is per prompt, not per chunk.
 //
-//   push -> (came) -> head -> (found) -> begin or resume -> tick, at each deadline
+//   push -> (came) -> head -> (loads -> came, or loaded) -> (found) -> begin or resume -> tick, at
+//   each deadline
 //
 // Thread: one owner. Pure: time is an argument. Units: tokens.
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <set>
 
 #include "serve/batch/batcher.h"
 
@@ -25,7 +27,8 @@ class Prefiller {
 
   // `reused`: leading tokens that need no computing. Not `ready`: KV of these is still to come.
   void push(uint64_t id, uint64_t tokens, uint64_t reused, bool ready, Time now);
-  void waits(uint64_t id);                            // the head: KV of it is to come first
+  void loads(uint64_t id);   // the head: KV of it is to come from the pool first
+  void loaded(uint64_t id);  // the head: none is
   void came(uint64_t id, uint64_t reused, Time now);  // it came, or will not: so much is here
   // It is given up. If it runs, its chunk is computed all the same.
   void remove(uint64_t id, Time now);
@@ -36,7 +39,8 @@ class Prefiller {
     uint64_t id = 0, done = 0;  // done: computed, or reused
     bool started = false;
   };
-  std::optional<Head> head(Time now) const;  // who is next, while none runs
+  // Who is next, while none runs. No prompt that may have to load, while as many load as may.
+  std::optional<Head> head(Time now) const;
   // So much of the head turned out to be here: more or less than before. It may lose its place.
   void found(uint64_t id, uint64_t reused);
   // The head begins. All of it takes so long, if nothing goes before it.
@@ -56,6 +60,7 @@ class Prefiller {
 
  private:
   Time chunk_ends(uint64_t end) const;
+  bool may_load() const { return loading_.size() < serve::PrefillQueue::kLoadsMax; }
   void look();
   void advance(Time now);
   void forward(uint64_t begin);
@@ -64,6 +69,7 @@ class Prefiller {
   const uint32_t chunk_tokens_;
   const bool srpf_;
   serve::PrefillQueue queue_;
+  std::set<uint64_t> loading_;
   bool running_ = false, given_up_ = false;
   bool looks_ = false;  // at the end of the chunk the queue may choose another
   uint64_t id_ = 0, tokens_ = 0;

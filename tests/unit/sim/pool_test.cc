@@ -289,6 +289,42 @@ TEST_CASE("a slow pool is read only if computing is slower") {
   CHECK(aware.pool_reads < always.pool_reads / 2);
 }
 
+// Sixteen prompts come at once, and the pool has all but the end of each: on one node's NIC they
+// share, the first eight have theirs in half of the time that all take.
+TEST_CASE("a node loads as many prefixes at a time as a live worker does") {
+  constexpr uint64_t kPrompts = 16, kBlocks = 64;
+  trace::Trace t;
+  t.block_tokens = 16;
+  for (uint64_t i = 0; i < 2 * kPrompts; ++i) {
+    trace::TraceRequest r;
+    r.timestamp_ms = 2000 * std::min(i, kPrompts);
+    for (uint64_t k = 0; k < kBlocks; ++k) r.hash_ids.push_back(1000 * (i % kPrompts) + k);
+    r.hash_ids.push_back(100'000 + i);
+    r.input_length = 16 * r.hash_ids.size() - 12;
+    r.output_length = 1;
+    t.records.push_back(std::move(r));
+  }
+  SimOptions o;
+  o.prefill = 1;
+  o.decode = 7;
+  o.cache_tokens = 0;
+  o.pool_tokens = 100'000;
+  o.pool_reuse = "always";
+  // A prefix takes a tenth of a second, but for the blocks on the node itself.
+  o.nic_gbps = 8 * 16 * kBlocks * static_cast<double>(cost::tiny().kv_bytes_per_token()) / 1e8;
+  const SimResult r = run(t, o);
+  CHECK(r.pool_reads == kPrompts);
+  double first = 1e9, last = 0;
+  for (size_t i = kPrompts; i < 2 * kPrompts; ++i) {
+    CHECK(*r.requests[i].cached == 16 * kBlocks);
+    first = std::min(first, *r.requests[i].queue_ms);
+    last = std::max(last, *r.requests[i].queue_ms);
+  }
+  CHECK(last > 1200);
+  CHECK(last < 1800);
+  CHECK(first / last == doctest::Approx(0.5).epsilon(0.2));
+}
+
 TEST_CASE("a pool without room for a block is refused") {
   const trace::Trace t = turns(2, 2, 1000);
   const auto arrivals = trace::schedule(t, {});

@@ -18,9 +18,11 @@ constexpr uint32_t kBlock = 16, kChunk = 64;
 struct Ask {
   Time at{};
   uint64_t tokens = 0, reused = 0;
-  std::optional<Time> comes;   // KV of it from elsewhere
-  uint64_t comes_tokens = 0;   // so much is here then
-  std::optional<Time> leaves;  // it is given up, if it has not ended
+  std::optional<Time> comes;      // KV of it from elsewhere
+  uint64_t comes_tokens = 0;      // so much is here then
+  std::optional<Duration> loads;  // when its turn has come: from the pool, for so long
+  uint64_t loads_tokens = 0;      // so much is here then
+  std::optional<Time> leaves;     // it is given up, if it has not ended
 };
 
 // Nothing comes or goes at a chunk's end, where which is first would not be known.
@@ -37,6 +39,10 @@ std::vector<Ask> asks(uint64_t seed) {
     if (random.chance(0.3)) {
       a.comes = a.at + from_seconds(double(random.below(1500)) / 1e3 + 2e-4);
       a.comes_tokens = random.below((a.tokens + kBlock - 1) / kBlock) * kBlock;
+    }
+    if (random.chance(0.5)) {
+      a.loads = from_seconds(double(random.below(2500)) / 1e3 + 5e-5);
+      a.loads_tokens = random.below((a.tokens + kBlock - 1) / kBlock) * kBlock;
     }
     if (random.chance(0.3))
       a.leaves = a.at + from_seconds(double(100 + random.below(2000)) / 1e3 + 3e-4);
@@ -75,6 +81,26 @@ struct Outcome {
   std::map<uint64_t, Time> ends;
   std::vector<Duration> waits;  // as predicted when a prompt came
   size_t overtaken = 0;
+  size_t loading = 0;  // prompts at a time, at most
+};
+
+// Loads from the pool, by when they end.
+class Loads {
+ public:
+  Time next() const { return all_.empty() ? Time::max() : all_.begin()->first; }
+  size_t size() const { return all_.size(); }
+  void begin(uint64_t id, Time until) { all_.emplace(until, id); }
+  uint64_t take() {
+    const uint64_t id = all_.begin()->second;
+    all_.erase(all_.begin());
+    return id;
+  }
+  void drop(uint64_t id) {
+    std::erase_if(all_, [&](const auto& load) { return load.second == id; });
+  }
+
+ private:
+  std::multimap<Time, uint64_t> all_;
 };
 
 serve::PrefillQueue live_queue(const serve::PrefillOrder& order) {
@@ -88,13 +114,30 @@ Outcome live(const std::vector<Ask>& asks, const serve::PrefillOrder& order) {
   serve::PrefillQueue queue = live_queue(order);
   Outcome out;
   std::set<uint64_t> gone;
+  Loads loads;
   Time chunk_ends = Time::max();
   uint64_t last = UINT64_MAX;
+  // As PrefillRun::prepare. False: it has to wait.
+  const auto prepare = [&](const serve::PrefillItem& item, Time now) {
+    const std::string request = item.request;
+    const uint64_t id = std::stoull(request);
+    if (!asks[id].loads) {
+      queue.set_loaded(request);
+      return true;
+    }
+    queue.set_ready(request, false);
+    loads.begin(id, now + *asks[id].loads);
+    out.loading = std::max(out.loading, loads.size());
+    return false;
+  };
   const auto advance = [&](Time now) {
-    const serve::PrefillItem* const head = queue.head(now);
+    const auto may_load = [&] { return loads.size() < serve::PrefillQueue::kLoadsMax; };
+    const serve::PrefillItem* head = queue.head(now, may_load());
+    while (head != nullptr && !head->loaded && !prepare(*head, now))
+      head = queue.head(now, may_load());
     if (head == nullptr) return;
     const Duration load = head->started ? Duration{} : timing().load(head->reused);
-    const auto chunk = queue.next(now);
+    const auto chunk = queue.next(now, may_load());
     const uint64_t id = std::stoull(chunk->request);
     chunk_ends = now + load + chunk->predicted;
     if (id != last) out.turns.emplace_back(id, now);
@@ -102,7 +145,16 @@ Outcome live(const std::vector<Ask>& asks, const serve::PrefillOrder& order) {
     if (chunk->last) out.ends[id] = chunk_ends;
   };
   const auto run_until = [&](Time when) {
-    while (chunk_ends <= when) {
+    while (std::min(chunk_ends, loads.next()) <= when) {
+      if (loads.next() < chunk_ends) {
+        const Time now = loads.next();
+        const uint64_t id = loads.take();
+        queue.set_reused(std::to_string(id), asks[id].loads_tokens);
+        queue.set_loaded(std::to_string(id));
+        queue.set_ready(std::to_string(id), true);
+        if (!queue.running()) advance(now);
+        continue;
+      }
       const Time now = std::exchange(chunk_ends, Time::max());
       queue.finished();
       advance(now);
@@ -124,6 +176,7 @@ Outcome live(const std::vector<Ask>& asks, const serve::PrefillOrder& order) {
         break;
       case Change::kRemove:
         if (queue.remove(request) && last == c.id) last = UINT64_MAX;
+        loads.drop(c.id);
         if (out.ends.contains(c.id) && out.ends[c.id] > c.at) out.ends.erase(c.id);
         break;
     }
@@ -136,20 +189,46 @@ Outcome live(const std::vector<Ask>& asks, const serve::PrefillOrder& order) {
 Outcome simulated(const std::vector<Ask>& asks, const serve::PrefillOrder& order) {
   Prefiller node(timing(), kChunk, kBlock, order);
   Outcome out;
+  Loads loads;
+  std::set<uint64_t> prepared;
+  uint64_t last = UINT64_MAX;
+  const auto prepare = [&](uint64_t id, Time now) {
+    if (!prepared.insert(id).second) return true;
+    if (!asks[id].loads) {
+      node.loaded(id);
+      return true;
+    }
+    node.loads(id);
+    loads.begin(id, now + *asks[id].loads);
+    out.loading = std::max(out.loading, loads.size());
+    return false;
+  };
   const auto start = [&](Time now) {
-    const auto head = node.head(now);
+    auto head = node.head(now);
+    while (head && !prepare(head->id, now)) head = node.head(now);
     if (!head) return;
-    out.turns.emplace_back(head->id, now);
+    if (head->id != last) out.turns.emplace_back(head->id, now);  // else another had to load first
+    last = head->id;
     const uint64_t tokens = asks[head->id].tokens;
     if (head->started) return node.resume(now, head->done);
     node.begin(now, timing().prefill(tokens, head->done));
   };
   const auto run_until = [&](Time when) {
-    while (node.deadline() <= when) {
+    while (std::min(node.deadline(), loads.next()) <= when) {
+      if (loads.next() < node.deadline()) {
+        const Time now = loads.next();
+        const uint64_t id = loads.take();
+        node.came(id, asks[id].loads_tokens, now);
+        if (!node.running()) start(now);
+        continue;
+      }
       const Time now = node.deadline();
       const Prefiller::Outcome outcome = node.tick(now);
       if (outcome == Prefiller::Outcome::kRuns) continue;
-      if (outcome == Prefiller::Outcome::kEnded) out.ends[node.runs()] = now;
+      if (outcome == Prefiller::Outcome::kEnded) {
+        out.ends[node.runs()] = now;
+        last = UINT64_MAX;
+      }
       out.overtaken += outcome == Prefiller::Outcome::kOvertaken;
       start(now);
     }
@@ -163,7 +242,11 @@ Outcome simulated(const std::vector<Ask>& asks, const serve::PrefillOrder& order
         node.push(c.id, a.tokens, a.reused, !a.comes, c.at);
         break;
       case Change::kCame: node.came(c.id, a.comes_tokens, c.at); break;
-      case Change::kRemove: node.remove(c.id, c.at); break;
+      case Change::kRemove:
+        node.remove(c.id, c.at);
+        loads.drop(c.id);
+        if (last == c.id) last = UINT64_MAX;
+        break;
     }
     if (!node.running()) start(c.at);
   }
@@ -182,7 +265,7 @@ TEST_CASE("a simulated node computes the prompts that a live worker's queue choo
        {serve::PrefillOrder{}, serve::PrefillOrder{true, 0.1}, serve::PrefillOrder{true, 0}}) {
     CAPTURE(order.srpf);
     CAPTURE(order.ageing);
-    size_t overtaken = 0, left = 0;
+    size_t overtaken = 0, left = 0, loading = 0;
     for (uint64_t seed = 1; seed <= 40; ++seed) {
       CAPTURE(seed);
       const std::vector<Ask> these = asks(seed);
@@ -201,7 +284,10 @@ TEST_CASE("a simulated node computes the prompts that a live worker's queue choo
       for (size_t i = 0; i < want.waits.size(); ++i) CHECK(about(got.waits[i], want.waits[i]));
       overtaken += got.overtaken;
       left += these.size() - got.ends.size();
+      CHECK(got.loading == want.loading);
+      loading = std::max(loading, got.loading);
     }
+    CHECK(loading == serve::PrefillQueue::kLoadsMax);
     CHECK(overtaken > (order.srpf ? 200 : 20));
     CHECK(left > 20);
   }
