@@ -33,8 +33,10 @@ void Cluster::enqueue(uint32_t id) {
   SimNode& n = nodes_[request.prefill];
   request.stage = Stage::kQueued;
   request.queued = now_;
+  n.hold(request, 0, now_);
   const uint64_t local = n.look(request).blocks();
   if (request.from != kNowhere) fetch(id, local);
+  if (!request.fetching) request.pinned.drop();
   sched::StepAnswered answer{.of = ref(id), .step = sched::Step::kAllocate};
   answer.queue_ms = to_ms(n.prefiller->queue_time(now_, request.tokens, local * block()));
   n.prefiller->push(id, request.tokens, std::max(local, request.coming(block())) * block(),
@@ -51,6 +53,7 @@ void Cluster::fetch(uint32_t id, uint64_t local_blocks) {
   request.fetched_blocks = pinned;
   request.fetched_tokens = (pinned - local_blocks) * block();
   request.fetching = true;
+  nodes_[request.prefill].hold(request, request.coming(block()), now_);
   const double bytes = kv_bytes(request.fetched_tokens);
   request.flow = network_.start(request.from, request.prefill, bytes, now_);
   flow_of_[request.flow] = id;
@@ -75,6 +78,7 @@ void Cluster::start(uint32_t node) {
     if (pool_.read({id, node, requests_[id].tokens, requests_[id].hashes}, here, requests_[id].pool,
                    now_)) {
       n.prefiller->loads(id);
+      n.hold(requests_[id], requests_[id].pool.end, now_);
       pool_moved();
       continue;
     }
@@ -145,6 +149,7 @@ void Cluster::prefill(uint32_t node) {
 void Cluster::reuse(SimNode& n, SimRequest& request, const NodeCache::Found& found) {
   result_.full_blocks += request.hashes.size();
   if (n.cache) request.tx = n.cache->begin(request.hashes, request.tokens, now_);
+  request.held.drop();
   const uint64_t reused = std::max(found.blocks(), request.coming(block()));
   result_.hit_full_blocks += reused;
   request.reused = reused * block();
@@ -196,8 +201,7 @@ void Cluster::pool_moved() {
       result_.pool_blocks += blocks;
     }
     SimNode& n = nodes_[request.prefill];
-    const uint64_t here = std::max(n.look(request).blocks(), request.coming(block()));
-    n.prefiller->came(read.request, here * block(), now_);
+    n.prefiller->came(read.request, n.came(request, block()) * block(), now_);
     start(request.prefill);
   }
   reflow();
@@ -231,9 +235,9 @@ void Cluster::fetched(uint32_t id) {
   SimRequest& request = requests_[id];
   request.fetching = false;
   request.fetch_took = now_ - request.queued;
+  request.pinned.drop();
   SimNode& n = nodes_[request.prefill];
-  const uint64_t here = std::max(n.look(request).blocks(), request.coming(block()));
-  n.prefiller->came(id, here * block(), now_);
+  n.prefiller->came(id, n.came(request, block()) * block(), now_);
   start(request.prefill);
 }
 
@@ -242,6 +246,7 @@ void Cluster::unfetch(uint32_t id) {
   SimRequest& request = requests_[id];
   cancel_flow(request);
   request.fetched_blocks = request.fetched_tokens = 0;
+  nodes_[request.prefill].hold(request, 0, now_);
   fetched(id);
 }
 

@@ -44,10 +44,14 @@ void Cluster::send(const sched::SendStep& step) {
   SimRequest& request = of(step.of);
   switch (step.step) {
     case sched::Step::kReserve: return reserve(step);
-    case sched::Step::kPin:
+    case sched::Step::kPin: {
       request.from = numbers_.at(step.to.node);
-      request.pinned_tokens = step.tokens;
+      const SimNode& n = nodes_[request.from];
+      request.pinned.take(n.cache.get(), request.hashes, request.tokens, 0, now_);
+      const uint64_t there = n.look(request).blocks() * block();
+      request.pinned_tokens = std::min(step.tokens, there + step.coming);
       return tell(sched::StepAnswered{.of = step.of, .step = step.step});
+    }
     case sched::Step::kAllocate:
       request.stage = Stage::kSent;
       return events_.push(
@@ -135,6 +139,8 @@ void Cluster::abandon(uint32_t id) {
     p.prefiller->remove(id, now_);
   result_.wasted_prefill_s += to_seconds(request.spent);
   cancel_flow(request);
+  request.pinned.drop();
+  request.held.drop();
   pool_.cancel(id, now_);
   pool_moved();
   release(request);

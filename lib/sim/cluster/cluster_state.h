@@ -63,6 +63,8 @@ struct SimRequest {
   uint64_t prefill_joined = 0, decode_joined = 0;  // sched::WorkerRef::joined of both
   bool reserved = false;                           // it has, or had, blocks of the decode node
   uint64_t pinned_tokens = 0;                      // of its remote prefix
+  CacheHold pinned;                                // at the node that has it, until it was fetched
+  CacheHold held;  // at the prefill node: what is here or comes, until it begins
   uint64_t fetched_blocks = 0, fetched_tokens = 0;
   bool fetching = false, told = false;  // told: its first token
   PoolRead pool;
@@ -103,6 +105,16 @@ struct SimNode {
   // Of the prompt so many blocks are computed: others may reuse them here.
   void keep(const SimRequest& request, uint64_t blocks) {
     if (cache) cache->computed(request.tx, blocks, request.arrived->record->cache_class);
+  }
+  // What is here of the prompt stays, and there is room for what comes, up to `blocks` in all.
+  void hold(SimRequest& request, uint64_t blocks, Time now) {
+    request.held.take(cache.get(), request.hashes, request.tokens, blocks, now);
+  }
+  // What came of it is here, for others too. Returns the leading blocks that it can reuse.
+  uint64_t came(const SimRequest& request, uint64_t block_tokens) {
+    const uint64_t coming = request.coming(block_tokens);
+    request.held.came(coming, request.arrived->record->cache_class);
+    return std::max(look(request).blocks(), coming);
   }
   double busy_s = 0;
   // Decode.

@@ -9,7 +9,8 @@ namespace mc::sim {
 
 namespace {
 constexpr auto kForEver = std::chrono::hours(100'000);
-}
+constexpr uint64_t kTxsMax = uint64_t{1} << 32;  // of a node's memory, until it is lost
+}  // namespace
 
 std::vector<BlockHash> block_hashes(const trace::TraceRequest& r, uint64_t block_tokens) {
   std::vector<BlockHash> out(trace::full_blocks(r.input_length, block_tokens));
@@ -72,8 +73,22 @@ serve::TxId NodeCache::begin(const std::vector<BlockHash>& hashes, uint64_t toke
   return tx ? *tx : 0;
 }
 
+serve::TxId NodeCache::hold(const std::vector<BlockHash>& hashes, uint64_t tokens, uint64_t blocks,
+                            Time now) {
+  const uint64_t here = dram_->match(hashes, tokens), all = std::max(here, blocks);
+  const auto end = hashes.begin() + static_cast<std::ptrdiff_t>(all);
+  const auto tx = dram_->pin_for_peer({}, {hashes.begin(), end}, kForEver, now, all - here);
+  if (!tx) return 0;
+  for (uint64_t i = here; i < all && dram_->extend(*tx); ++i) {
+  }
+  drain();
+  return *tx;
+}
+
 void NodeCache::computed(serve::TxId tx, uint64_t blocks, trace::CacheClass of) {
-  if (o_.rule == "lru" || of != trace::CacheClass::kEphemeral) dram_->computed(tx, blocks);
+  const serve::Tx* const its = dram_->find(tx);
+  if (its == nullptr || (o_.rule != "lru" && of == trace::CacheClass::kEphemeral)) return;
+  dram_->computed(tx, std::min<uint64_t>(blocks, its->blocks.size()));
 }
 
 void NodeCache::end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace::CacheClass of) {
@@ -128,8 +143,9 @@ std::vector<NodeCache::Change> NodeCache::changes() { return std::exchange(chang
 void NodeCache::lose_memory() {
   vram_ = {};
   // Events are drained at every step: a prompt makes at most one for each of its blocks.
-  dram_.emplace(static_cast<uint32_t>(o_.dram), static_cast<uint32_t>(o_.block_tokens), ++seed_,
-                o_.prompt_max + 1);
+  // Transactions of the lost memory are unknown to the new one.
+  dram_.emplace(static_cast<uint32_t>(o_.dram), static_cast<uint32_t>(o_.block_tokens),
+                seed_ += kTxsMax, o_.prompt_max + 1);
   seen_ = 0;
   changes_.clear();
   std::erase_if(context_, [&](const BlockHash& h) { return !on_ssd(h); });

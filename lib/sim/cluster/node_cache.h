@@ -51,14 +51,18 @@ class NodeCache {
   Found look(const std::vector<BlockHash>& hashes, uint64_t tokens) const;
   // Reserves room for a prompt and pins the blocks it found. 0: no room, the prompt stays uncached.
   serve::TxId begin(const std::vector<BlockHash>& hashes, uint64_t tokens, Time now);
-  // The prompt's first blocks are computed: others find them while it goes on.
+  // Pins the leading blocks of a prompt that are in DRAM. Takes room for those behind them, up to
+  // `blocks` in all, as far as there is some: they come from elsewhere. 0: for nothing.
+  serve::TxId hold(const std::vector<BlockHash>& hashes, uint64_t tokens, uint64_t blocks,
+                   Time now);
+  // The prompt's first blocks are computed, or came: others find them while it goes on.
   void computed(serve::TxId tx, uint64_t blocks, trace::CacheClass of);
   // Takes what others computed of the prompt since. Returns the leading blocks that it has.
   uint64_t rematch(serve::TxId tx) { return dram_->rematch(tx); }
   // Caches its blocks, as their class allows.
   void end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace::CacheClass of);
 
-  void drop(serve::TxId tx);  // the prompt was given up
+  void drop(serve::TxId tx);  // the prompt was given up, or what was held; 0: nothing
 
   struct Change {
     uint64_t tag;
@@ -99,6 +103,33 @@ class NodeCache {
   Lru vram_, ssd_, ssd_kept_;              // kept: contexts, when the SSD also has other blocks
   std::unordered_set<BlockHash> context_;  // blocks of that class, in any tier
   std::vector<Change> changes_;
+};
+
+// What a prompt keeps of a node's memory before it begins there, or while another node fetches it.
+// Without a cache it keeps nothing. What a failed node had is lost: dropping it does nothing.
+class CacheHold {
+ public:
+  CacheHold() = default;
+  // In place of what it had; NodeCache::hold().
+  void take(NodeCache* cache, const std::vector<BlockHash>& hashes, uint64_t tokens,
+            uint64_t blocks, Time now) {
+    CacheHold before = *this;
+    *this = {cache, cache != nullptr ? cache->hold(hashes, tokens, blocks, now) : 0};
+    before.drop();
+  }
+  // The first blocks of what is held.
+  void came(uint64_t blocks, trace::CacheClass of) const {
+    if (cache_ != nullptr) cache_->computed(tx_, blocks, of);
+  }
+  void drop() {
+    if (cache_ != nullptr) cache_->drop(tx_);
+    *this = {};
+  }
+
+ private:
+  CacheHold(NodeCache* cache, serve::TxId tx) : cache_(cache), tx_(tx) {}
+  NodeCache* cache_ = nullptr;  // outlives this
+  serve::TxId tx_ = 0;
 };
 
 }  // namespace mc::sim

@@ -58,6 +58,21 @@ TEST_CASE("a short prompt overtakes one that runs after its chunk, and they shar
   CHECK(r.prefill_busy_s < *r.requests[0].ttft_ms / 1e3 + 0.1);
 }
 
+TEST_CASE("what a prompt found is still there when its turn comes") {
+  trace::Trace t;
+  add(t, 0, 0, 40);
+  add(t, 10'000, 1000, 20);
+  add(t, 10'100, 2000, 50);  // has no room beside the first two
+  add(t, 10'200, 0, 41);     // as the first, and one more
+  SimOptions o;
+  o.prefill = o.decode = 1;
+  o.cache_tokens = 100 * kBlock;
+  const SimResult r = run(t, o);
+  CHECK(*r.requests[2].cached == 0);
+  CHECK(*r.requests[3].queue_ms > 1000);  // the others were computed first
+  CHECK(*r.requests[3].cached == 40 * kBlock);
+}
+
 TEST_CASE("a prompt that is given up leaves the node after its chunk") {
   trace::Trace t;
   add(t, 0, 0, 240);  // 20 seconds each

@@ -134,6 +134,43 @@ TEST_CASE("changes add up to the cached blocks at any time, and no tier overflow
   }
 }
 
+TEST_CASE("what is held stays, and what came into its room is there for others") {
+  NodeCache cache(options(0, 10, 0, "lru"), 1);
+  use(cache, {1, 2, 3});
+  const auto hashes = prompt({1, 2, 3, 4, 5});
+  const auto here = [&] { return cache.look(hashes, 5 * 16 + 1).blocks(); };
+  CacheHold hold;
+  hold.take(&cache, hashes, 5 * 16 + 1, 5, Time{});
+  use(cache, {11, 12, 13, 14});  // five blocks: all others
+  use(cache, {21, 22, 23, 24});
+  CHECK(here() == 3);
+  hold.came(5, CacheClass::kNormal);
+  CHECK(here() == 5);
+  hold.drop();
+  CHECK(here() == 5);
+  use(cache, {31, 32, 33, 34, 35, 36, 37, 38});
+  CHECK(here() < 5);
+
+  // There is no room for all that comes; what is here stays all the same.
+  use(cache, {1, 2, 3});
+  CacheHold other;
+  other.take(&cache, prompt({41, 42, 43, 44, 45, 46}), 6 * 16 + 1, 6, Time{});
+  hold.take(&cache, hashes, 5 * 16 + 1, 5, Time{});
+  hold.came(5, CacheClass::kNormal);
+  CHECK(here() == 4);
+  other.drop();
+
+  // What was held in memory that is lost is no part of what is held in the new one.
+  cache.lose_memory();
+  use(cache, {1, 2, 3});
+  CacheHold later;
+  later.take(&cache, hashes, 5 * 16 + 1, 0, Time{});
+  hold.drop();
+  use(cache, {51, 52, 53, 54, 55, 56});
+  use(cache, {61, 62, 63, 64, 65, 66});
+  CHECK(here() == 3);
+}
+
 TEST_CASE("copies are counted by sample, and the hottest block ranks first") {
   Copies copies;
   copies.add(std::vector<uint64_t>{1, 2});
