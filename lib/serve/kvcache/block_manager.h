@@ -29,6 +29,7 @@
 // Thread: one owner (the loop's). Pure: no clock, no I/O. Units: blocks.
 // Source: Mooncake paper sections 4 and 5.3; PagedAttention (SOSP 2023) section 4.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -95,6 +96,13 @@ struct ExpiredTx {
 // Leading full blocks of a prompt that may count as reused.
 inline uint64_t reusable_blocks(uint64_t prompt_tokens, uint64_t block_tokens) {
   return prompt_tokens == 0 ? 0 : (prompt_tokens - 1) / block_tokens;
+}
+
+// Of a prompt the first `here` blocks are here, and `most` may be reused: whether KV that comes for
+// another prompt has its next one.
+inline bool brings_next(const std::vector<BlockHash>& other, const std::vector<BlockHash>& hashes,
+                        size_t here, size_t most) {
+  return here < std::min({most, other.size(), hashes.size()}) && other[here] == hashes[here];
 }
 
 class BlockManager {

@@ -107,10 +107,10 @@ bool PrefillRun::prepare(const PrefillJobPtr& job) {
   shared_.blocks().rematch(job->tx);  // blocks that earlier requests computed meanwhile
   shared_.place_blocks(*job);
   const size_t next = valid_blocks(*job), most = reusable(*job);
-  const auto brings_next = [&](const PrefillJobPtr& other) {
-    return next < std::min(most, other->hashes.size()) && job->hashes[next] == other->hashes[next];
+  const auto brings = [&](const PrefillJobPtr& other) {
+    return brings_next(other->hashes, job->hashes, next, most);
   };
-  if (std::ranges::any_of(shared_.jobs.fetching(), brings_next)) {
+  if (std::ranges::any_of(shared_.jobs.fetching(), brings)) {
     job->fetch = FetchState::kAnother;
     queue_.set_ready(job->kv.request, false);
     return false;

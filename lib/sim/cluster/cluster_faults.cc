@@ -91,6 +91,8 @@ void Cluster::down(uint32_t node) {
       requests_[static_cast<uint32_t>(n.prefiller->runs())].spent += took;
   }
   n.prefiller.reset();
+  n.coming.clear();
+  n.behind.clear();
   ++n.prefill_turn;
   ++n.epoch;
   if (n.cache) n.cache->lose_memory();

@@ -53,7 +53,9 @@ void Cluster::fetch(uint32_t id, uint64_t local_blocks) {
   request.fetched_blocks = pinned;
   request.fetched_tokens = (pinned - local_blocks) * block();
   request.fetching = true;
-  nodes_[request.prefill].hold(request, request.coming(block()), now_);
+  SimNode& n = nodes_[request.prefill];
+  n.coming.push_back(id);
+  n.hold(request, request.coming(block()), now_);
   const double bytes = kv_bytes(request.fetched_tokens);
   request.flow = network_.start(request.from, request.prefill, bytes, now_);
   flow_of_[request.flow] = id;
@@ -61,6 +63,31 @@ void Cluster::fetch(uint32_t id, uint64_t local_blocks) {
   result_.fetched_bytes += bytes;
   result_.moved_bytes += bytes;
   reflow();
+}
+
+// The prompt's turn has come, and `here` blocks of it are here. False: it has to wait for KV.
+bool Cluster::prepare(uint32_t node, uint32_t id, uint64_t here) {
+  SimNode& n = nodes_[node];
+  SimRequest& request = requests_[id];
+  const uint64_t most = serve::reusable_blocks(request.tokens, block());
+  const auto brings = [&](uint32_t other) {
+    return serve::brings_next(requests_[other].hashes, request.hashes, here, most);
+  };
+  if (std::any_of(n.coming.begin(), n.coming.end(), brings)) {
+    n.prefiller->waits(id);
+    n.behind.push_back(id);
+    return false;
+  }
+  request.prepared = true;
+  if (!pool_.read({id, node, request.tokens, request.hashes}, here, request.pool, now_)) {
+    n.prefiller->loaded(id);
+    return true;
+  }
+  n.prefiller->loads(id);
+  n.coming.push_back(id);
+  n.hold(request, request.pool.end, now_);
+  pool_moved();
+  return false;
 }
 
 // If the node is free, it computes what its queue chooses.
@@ -73,16 +100,10 @@ void Cluster::start(uint32_t node) {
       break;
     }
     const auto id = static_cast<uint32_t>(head->id);
-    const NodeCache::Found found = n.look(requests_[id]);
-    const uint64_t here = std::max(found.blocks(), requests_[id].coming(block()));
-    if (pool_.read({id, node, requests_[id].tokens, requests_[id].hashes}, here, requests_[id].pool,
-                   now_)) {
-      n.prefiller->loads(id);
-      n.hold(requests_[id], requests_[id].pool.end, now_);
-      pool_moved();
-      continue;
-    }
-    n.prefiller->loaded(id);
+    SimRequest& request = requests_[id];
+    const NodeCache::Found found = n.look(request);
+    const uint64_t here = std::max(found.blocks(), request.coming(block()));
+    if (!request.prepared && !prepare(node, id, here)) continue;
     const uint64_t reused = here * block();
     if (reused == head->done) {
       begin(n, id, found);
@@ -201,6 +222,7 @@ void Cluster::pool_moved() {
       result_.pool_blocks += blocks;
     }
     SimNode& n = nodes_[request.prefill];
+    n.arrived(read.request, now_);
     n.prefiller->came(read.request, n.came(request, block()) * block(), now_);
     start(request.prefill);
   }
@@ -237,6 +259,7 @@ void Cluster::fetched(uint32_t id) {
   request.fetch_took = now_ - request.queued;
   request.pinned.drop();
   SimNode& n = nodes_[request.prefill];
+  n.arrived(id, now_);
   n.prefiller->came(id, n.came(request, block()) * block(), now_);
   start(request.prefill);
 }

@@ -139,6 +139,10 @@ void Cluster::abandon(uint32_t id) {
     p.prefiller->remove(id, now_);
   result_.wasted_prefill_s += to_seconds(request.spent);
   cancel_flow(request);
+  if (here) {
+    std::erase(p.behind, id);
+    p.arrived(id, now_);
+  }
   request.pinned.drop();
   request.held.drop();
   pool_.cancel(id, now_);
@@ -146,7 +150,7 @@ void Cluster::abandon(uint32_t id) {
   release(request);
   request.attempt = 0;
   request.stage = Stage::kOutside;
-  request.fetching = request.told = false;
+  request.fetching = request.told = request.prepared = false;
   request.pool = {};
   request.fetched_blocks = request.fetched_tokens = request.pinned_tokens = request.reused = 0;
   request.from = kNowhere;

@@ -67,6 +67,7 @@ struct SimRequest {
   CacheHold held;  // at the prefill node: what is here or comes, until it begins
   uint64_t fetched_blocks = 0, fetched_tokens = 0;
   bool fetching = false, told = false;  // told: its first token
+  bool prepared = false;                // its turn has come, and no other prompt's KV is waited for
   PoolRead pool;
   uint32_t from = kNowhere;  // of the flow
   Network::FlowId flow = 0;
@@ -96,8 +97,10 @@ struct SimNode {
   // Prefill.
   std::unique_ptr<NodeCache> cache;
   std::optional<Prefiller> prefiller;
-  uint64_t prefill_turn = 0;  // of its newest event
-  Time prefill_at{};          // when that is
+  std::vector<uint32_t> coming;  // prompts whose KV comes from another node, or the pool
+  std::vector<uint32_t> behind;  // those that wait for it too
+  uint64_t prefill_turn = 0;     // of its newest event
+  Time prefill_at{};             // when that is
   bool computing() const { return prefiller && prefiller->running(); }
   NodeCache::Found look(const SimRequest& request) const {
     return cache ? cache->look(request.hashes, request.tokens) : NodeCache::Found{};
@@ -112,9 +115,14 @@ struct SimNode {
   }
   // What came of it is here, for others too. Returns the leading blocks that it can reuse.
   uint64_t came(const SimRequest& request, uint64_t block_tokens) {
-    const uint64_t coming = request.coming(block_tokens);
-    request.held.came(coming, request.arrived->record->cache_class);
-    return std::max(look(request).blocks(), coming);
+    const uint64_t blocks = request.coming(block_tokens);
+    request.held.came(blocks, request.arrived->record->cache_class);
+    return std::max(look(request).blocks(), blocks);
+  }
+  // KV for the prompt came, or will not: who waited for it looks again.
+  void arrived(uint32_t id, Time now) {
+    if (std::erase(coming, id) == 0) return;
+    for (const uint32_t other : std::exchange(behind, {})) prefiller->again(other, now);
   }
   double busy_s = 0;
   // Decode.
@@ -190,6 +198,7 @@ class Cluster {
 
   // Prefill.
   void enqueue(uint32_t id);
+  bool prepare(uint32_t node, uint32_t id, uint64_t here);
   void start(uint32_t node);
   void begin(SimNode& n, uint32_t id, const NodeCache::Found& found);
   void resume(SimNode& n, const Prefiller::Head& head);
@@ -280,8 +289,7 @@ class Cluster {
   std::unordered_map<Network::FlowId, uint32_t> flow_of_;
   NodePool pool_;
   Events<Event> events_;
-  uint64_t prompt_max_ = 1;  // blocks
-  uint64_t flow_turn_ = 0, decided_ = 0, unfinished_ = 0, rejected_ = 0;
+  uint64_t prompt_max_ = 1, flow_turn_ = 0, decided_ = 0, unfinished_ = 0, rejected_ = 0;
   const Time start_{};
   Time now_{}, last_{};  // last: when a request ended
   SimResult result_;

@@ -41,7 +41,7 @@ uint64_t NodePool::worth(const Prompt& prompt, uint64_t here, uint64_t most) con
 }
 
 bool NodePool::read(const Prompt& prompt, uint64_t here, PoolRead& read, Time now) {
-  if (use() == sched::PoolUse::kNever || std::exchange(read.asked, true)) return false;
+  if (use() == sched::PoolUse::kNever) return false;
   const uint64_t most = std::min<uint64_t>(prompt.hashes.size(),
                                            serve::reusable_blocks(prompt.tokens, o_.block_tokens));
   if (here >= most) return false;

@@ -1,5 +1,5 @@
 // Lets simulated nodes offer memory to the KV store's pool, put blocks into it and read prefixes
-// from it. A prompt reads once, when its turn has come, behind the blocks that are there already.
+// from it. A prompt reads when its turn has come, behind the blocks that are there already.
 //
 //   mount -> (put, read -> ended) -> unmount
 //
@@ -17,8 +17,7 @@
 
 namespace mc::sim {
 
-struct PoolRead {  // of an attempt of a request
-  bool asked = false;
+struct PoolRead {               // of an attempt of a request
   uint64_t first = 0, end = 0;  // blocks
   uint64_t tokens = 0;          // that came
   Time begun{};
@@ -49,7 +48,7 @@ class NodePool {
     const std::vector<BlockHash>& hashes;
   };
   // Reads the blocks behind the first `here` that are worth it, by what the conductor has learned.
-  // False: none are, or the attempt has asked before.
+  // False: none are. An attempt asks once.
   bool read(const Prompt& prompt, uint64_t here, PoolRead& read, Time now);
   void cancel(uint32_t request, Time now);
   std::vector<PoolTraffic::Read> ended();  // since the last call

@@ -41,6 +41,14 @@ void Prefiller::push(uint64_t id, uint64_t tokens, uint64_t reused, bool ready, 
   if (srpf_) look();  // else it is behind all others
 }
 
+void Prefiller::waits(uint64_t id) { queue_.set_ready(std::to_string(id), false); }
+
+void Prefiller::again(uint64_t id, Time now) {
+  advance(now);
+  queue_.set_ready(std::to_string(id), true);
+  look();
+}
+
 void Prefiller::loads(uint64_t id) {
   queue_.set_ready(std::to_string(id), false);
   loading_.insert(id);

@@ -3,8 +3,8 @@
 // until a prompt comes, or KV for one. So all chunks of a prompt are planned at once, and the queue
 // hears of those that were computed when it changes: the cost is per prompt, not per chunk.
 //
-//   push -> (came) -> head -> (loads -> came, or loaded) -> (found) -> begin or resume -> tick, at
-//   each deadline
+//   push -> (came) -> head -> (waits -> again) -> (loads -> came, or loaded) -> (found) -> begin or
+//   resume -> tick, at each deadline
 //
 // Thread: one owner. Pure: time is an argument. Units: tokens.
 #pragma once
@@ -27,8 +27,10 @@ class Prefiller {
 
   // `reused`: leading tokens that need no computing. Not `ready`: KV of these is still to come.
   void push(uint64_t id, uint64_t tokens, uint64_t reused, bool ready, Time now);
-  void loads(uint64_t id);   // the head: KV of it is to come from the pool first
-  void loaded(uint64_t id);  // the head: none is
+  void waits(uint64_t id);            // the head: KV that comes for another is to come first
+  void again(uint64_t id, Time now);  // it came, or will not
+  void loads(uint64_t id);            // the head: KV of it is to come from the pool first
+  void loaded(uint64_t id);           // the head: none is
   void came(uint64_t id, uint64_t reused, Time now);  // it came, or will not: so much is here
   // It is given up. If it runs, its chunk is computed all the same.
   void remove(uint64_t id, Time now);

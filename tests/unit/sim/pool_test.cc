@@ -289,6 +289,27 @@ TEST_CASE("a slow pool is read only if computing is slower") {
   CHECK(aware.pool_reads < always.pool_reads / 2);
 }
 
+TEST_CASE("a prompt waits for a prefix that comes for another one, and shares it") {
+  trace::Trace t = turns(6, 32, 0);
+  for (size_t i = 1; i < t.records.size(); ++i) t.records[i].timestamp_ms = 2000;
+  SimOptions o;
+  o.prefill = 2;
+  o.decode = 1;
+  o.policy.policy = "rr";
+  o.pool_tokens = 16'000;
+  o.nic_gbps = 0.33;  // 13 ms for the prefix
+  const SimResult r = run(t, o);
+  CHECK(r.pool_reads == 1);
+  CHECK(r.pool_blocks == 32);
+  CHECK(r.hit_full_blocks == 5 * 32);
+  for (size_t i = 1; i < 6; ++i) {
+    CHECK(r.requests[i].prefill == (i % 2 == 0 ? "p0" : "p1"));
+    CHECK(*r.requests[i].cached == 512);
+    CHECK(*r.requests[i].queue_ms > (i % 2 == 0 ? 49 : 55));
+    CHECK(*r.requests[i].queue_ms < 80);
+  }
+}
+
 // Sixteen prompts come at once, and the pool has all but the end of each: on one node's NIC they
 // share, the first eight have theirs in half of the time that all take.
 TEST_CASE("a node loads as many prefixes at a time as a live worker does") {
