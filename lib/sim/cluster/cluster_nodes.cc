@@ -344,7 +344,8 @@ void Cluster::step(uint32_t node) {
   }
 }
 
-// The times of a request that has all its tokens.
+// The times of a request that has all its tokens. What it read from the pool counts as transfer, as
+// in the report of a live run.
 void Cluster::note(const Decoded& d) {
   const auto id = static_cast<uint32_t>(d.id);
   const SimRequest& request = requests_[id];
@@ -353,9 +354,9 @@ void Cluster::note(const Decoded& d) {
   out.cached = request.reused;
   out.prefill = nodes_[request.prefill].name;
   out.decode = nodes_[request.decode].name;
-  out.queue_ms = to_ms(request.started - request.due + request.overtaken());
+  out.queue_ms = to_ms(request.started - request.due + request.overtaken() - request.pool.took);
   out.prefill_ms = to_ms(request.computed - request.started - request.overtaken());
-  out.transfer_ms = to_ms(request.ready - request.computed);
+  out.transfer_ms = to_ms(request.ready - request.computed + request.pool.took);
   out.first_step_ms = to_ms(d.first_token - request.ready);
   out.ttft_ms = to_ms(d.first_token - request.due);
   out.e2e_ms = to_ms(now_ - request.due);

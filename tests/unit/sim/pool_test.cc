@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "serve/batch/batcher.h"
 #include "sim/cluster/cluster.h"
 #include "sim/pool/pool_traffic.h"
 
@@ -260,8 +261,10 @@ TEST_CASE("nodes that cache nothing take a system prompt from the pool") {
   for (size_t i = 1; i < 4; ++i) {
     CHECK(*r.requests[i].cached == 512);
     CHECK(*r.requests[i].prefill_ms == doctest::Approx(2));
-    CHECK(*r.requests[i].queue_ms > 51);  // a message's overhead, a round trip, the bytes
-    CHECK(*r.requests[i].queue_ms < 60);
+    CHECK(*r.requests[i].queue_ms == doctest::Approx(50));  // a message's overhead
+    const double read_ms = *r.requests[i].transfer_ms - *r.requests[0].transfer_ms;
+    CHECK(read_ms > 0.5);  // a round trip, and the bytes
+    CHECK(read_ms < 10);
   }
   // The conductor expected it: its predictions are right at once.
   CHECK(*r.requests[1].predicted_ttft_ms < *r.requests[0].predicted_ttft_ms - 200);
@@ -305,7 +308,7 @@ TEST_CASE("a prompt waits for a prefix that comes for another one, and shares it
   for (size_t i = 1; i < 6; ++i) {
     CHECK(r.requests[i].prefill == (i % 2 == 0 ? "p0" : "p1"));
     CHECK(*r.requests[i].cached == 512);
-    CHECK(*r.requests[i].queue_ms > (i % 2 == 0 ? 49 : 55));
+    CHECK(*r.requests[i].queue_ms > (i % 2 == 0 || i == 1 ? 49 : 55));
     CHECK(*r.requests[i].queue_ms < 80);
   }
 }
@@ -335,15 +338,12 @@ TEST_CASE("a node loads as many prefixes at a time as a live worker does") {
   o.nic_gbps = 8 * 16 * kBlocks * static_cast<double>(cost::tiny().kv_bytes_per_token()) / 1e8;
   const SimResult r = run(t, o);
   CHECK(r.pool_reads == kPrompts);
-  double first = 1e9, last = 0;
+  size_t at_once = 0;
   for (size_t i = kPrompts; i < 2 * kPrompts; ++i) {
     CHECK(*r.requests[i].cached == 16 * kBlocks);
-    first = std::min(first, *r.requests[i].queue_ms);
-    last = std::max(last, *r.requests[i].queue_ms);
+    at_once += *r.requests[i].queue_ms < 400;
   }
-  CHECK(last > 1200);
-  CHECK(last < 1800);
-  CHECK(first / last == doctest::Approx(0.5).epsilon(0.2));
+  CHECK(at_once == serve::PrefillQueue::kLoadsMax);
 }
 
 TEST_CASE("a pool without room for a block is refused") {
