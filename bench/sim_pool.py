@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What a pool adds to the caches of simulated prefill nodes: the share of a recorded trace's prompt
-tokens that is reused, and the median time to the first token, with it and without. The figures of
-docs/replay.md. bench/run sim-pool."""
+"""What a pool adds to the caches of simulated prefill nodes: the share of prompt tokens that is
+reused, and the time to the first token, with it and without. Of a recorded trace of conversations
+and a made one of coding agents. The figures of docs/replay.md and docs/paper.md.
+bench/run sim-pool."""
 import argparse
 import json
 import os
@@ -12,22 +13,37 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SKIPPED = 77
-CLUSTER = ['--prefill', '8', '--decode', '8', '--cache-tokens', '500000']
+CLUSTER = ['--prefill', '8', '--decode', '8']
 POOL = ['--pool-tokens', '3000000']
 
 
-def simulated(trace, more):
-    """The reused share in %, the median TTFT in seconds, and how many requests there were."""
+def replay(*words):
+    program = pathlib.Path(os.environ['MC_BIN']).resolve() / 'mc-replay'
+    ran = subprocess.run([str(program), *words], capture_output=True, text=True, check=False,
+                         cwd=ROOT)
+    if ran.returncode != 0:
+        raise RuntimeError('mc-replay: ' + ran.stderr)
+
+
+def simulated(trace, *more):
+    """The reused share in %, TTFT in seconds (p50, p99), and how many requests there were."""
     with tempfile.TemporaryDirectory(prefix='mc-bench-') as name:
         report = pathlib.Path(name) / 'report.json'
-        program = pathlib.Path(os.environ['MC_BIN']).resolve() / 'mc-replay'
-        ran = subprocess.run([str(program), 'sim', str(trace), '--report', str(report)] + CLUSTER +
-                             more, capture_output=True, text=True, check=False, cwd=ROOT)
-        if ran.returncode != 0:
-            raise RuntimeError('mc-replay: ' + ran.stderr)
+        replay('sim', str(trace), '--report', str(report), *CLUSTER, *more)
         told = json.loads(report.read_text())
-    return (100 * told['cache']['hit_ratio_tokens'], told['metrics']['ttft_s']['p50'],
+    ttft = told['metrics']['ttft_s']
+    return (100 * told['cache']['hit_ratio_tokens'], ttft['p50'], ttft['p99'],
             told['requests']['sent'])
+
+
+def compare(words, trace, *more):
+    """Prints what the pool adds; `words` before each figure."""
+    alone, pooled = simulated(trace, *more), simulated(trace, *more, *POOL)
+    for case, unit, at in (('tokens reused', '%', 0), ('TTFT p50', 's', 1), ('TTFT p99', 's', 2)):
+        ratio = pooled[at] / alone[at] if unit == '%' else alone[at] / pooled[at]
+        print(json.dumps({'bench': 'sim-pool', 'case': words + case, 'value': round(pooled[at], 3),
+                          'unit': unit, 'against': 'no pool', 'against_value': round(alone[at], 3),
+                          'ratio': round(ratio, 3), 'n': pooled[3], 'spread': 0}), flush=True)
 
 
 def main():
@@ -40,12 +56,14 @@ def main():
     if not trace.exists():
         print(f'{trace} is absent: give --trace', file=sys.stderr)
         return SKIPPED
-    alone, pooled = simulated(trace, []), simulated(trace, POOL)
-    for case, unit, at, ratio in (('tokens reused', '%', 0, pooled[0] / alone[0]),
-                                  ('TTFT p50', 's', 1, alone[1] / pooled[1])):
-        print(json.dumps({'bench': 'sim-pool', 'case': case, 'value': round(pooled[at], 3),
-                          'unit': unit, 'against': 'no pool', 'against_value': round(alone[at], 3),
-                          'ratio': round(ratio, 3), 'n': pooled[2], 'spread': 0}))
+    compare('', trace, '--cache-tokens', '500000')
+    with tempfile.TemporaryDirectory(prefix='mc-bench-') as name:
+        agents = pathlib.Path(name) / 'agentic.jsonl'
+        replay('synth', '--profile', 'agentic', '--seed', '1', '--out', str(agents))
+        compare('agents: ', agents, '--cache-tokens', '500000')
+        compare('agents, small: ', agents, '--cache-tokens', '250000')
+        compare('agents, load: ', agents, '--cache-tokens', '500000', '--policy', 'load',
+                '--queue-timeout', '0s', '--prefill-timeout', '0s')
     return 0
 
 
