@@ -13,6 +13,9 @@
 // a network may forget a connection that both ends hold open. The old one is kept for the answers
 // to the others that it carried, and closed with the last of them.
 //
+// Where the cluster key has a file, a SyncClient's next call makes a lost connection anew: ZeroMQ
+// would try a revoked key for ever between calls. It sends once the server knows the key.
+//
 // While two cluster keys stand (rpc/access/cluster_key.h), a connection whose key the server
 // refused is made anew with the other key. Its calls have not left, and are sent over that one.
 // When the server knows the first key, the next calls go over a new connection by it.
@@ -207,7 +210,9 @@ class SyncClient {
   void end_turn();
   Result<> connect() MC_REQUIRES(mutex_);
   void follow_keys() MC_REQUIRES(mutex_);
-  // Sends call `id` until a server knows the key, and waits for its answer.
+  // The server knows the socket's key. Asked after so many tries of this call.
+  bool proven(int refusals, Time deadline) MC_REQUIRES(mutex_);
+  // Sends call `id` when a server knows the key, and waits for its answer.
   Result<std::optional<detail::Answered>> exchange_zeromq(const std::string& envelope,
                                                           const std::string& body, uint64_t id,
                                                           Time deadline) MC_REQUIRES(mutex_);

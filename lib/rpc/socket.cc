@@ -152,13 +152,18 @@ Result<Socket> Socket::connect(Kind kind, const std::string& text) {
 }
 
 Result<Socket> Socket::connect(Kind kind, const std::string& text, const ClusterKey* key) {
+  return connect(kind, text, key, kind == Kind::kDealer && cluster_keys().second != nullptr);
+}
+
+Result<Socket> Socket::connect(Kind kind, const std::string& text, const ClusterKey* key,
+                               bool tells) {
   MC_TRY(io::Address address, io::parse_address(text));
   address.host = numeric(address.host);
   if (address.port == 0) return fail(Code::kInvalid, "connect to %s: no port", text.c_str());
   MC_TRY(void* handle, make(kind));
   Socket socket(handle, address.text(), kind, key);
   MC_TRY_(set_curve(handle, key, false));
-  if (kind == Kind::kDealer && cluster_keys().second != nullptr) MC_TRY_(socket.watch_fate());
+  if (tells) MC_TRY_(socket.watch_fate());
   if (zmq_connect(handle, ("tcp://" + address.text()).c_str()) != 0)
     return fail(Code::kInvalid, "connect to %s: %s", text.c_str(), zmq_strerror(zmq_errno()));
   return socket;
@@ -168,8 +173,9 @@ Result<Socket> Socket::connect(Kind kind, const std::string& text, const Cluster
 Result<> Socket::watch_fate() {
   static std::atomic<uint64_t> number{0};
   const std::string name = strf("inproc://fate-%llu", static_cast<unsigned long long>(++number));
-  constexpr int kEvents = ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
-                          ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+  constexpr int kEvents = ZMQ_EVENT_CONNECT_DELAYED | ZMQ_EVENT_CONNECTED | ZMQ_EVENT_CLOSED |
+                          ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
                           ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
   const int never = -1;
   zmq_setsockopt(handle_, ZMQ_RECONNECT_IVL, &never, sizeof never);
@@ -191,7 +197,9 @@ Socket::Fate Socket::fate() {
     (void)zmq_recv(monitor_, address, sizeof address, ZMQ_DONTWAIT);
     uint16_t what = 0;
     std::memcpy(&what, event.data(), sizeof what);
-    if (what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
+    if (what == ZMQ_EVENT_CONNECT_DELAYED || what == ZMQ_EVENT_CONNECTED)
+      begun_ = true;
+    else if (what == ZMQ_EVENT_HANDSHAKE_SUCCEEDED)
       fate_ = Fate::kProven;
     else
       fate_ = fate_ == Fate::kOpen || fate_ == Fate::kRefused ? Fate::kRefused : Fate::kEnded;
@@ -206,6 +214,7 @@ Socket::Socket(Socket&& other) noexcept
       kind_(other.kind_),
       key_(other.key_),
       fate_(other.fate_),
+      begun_(other.begun_),
       uses_(std::move(other.uses_)),
       guard_(std::move(other.guard_)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
@@ -215,6 +224,7 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(kind_, other.kind_);
   std::swap(key_, other.key_);
   std::swap(fate_, other.fate_);
+  std::swap(begun_, other.begun_);
   std::swap(uses_, other.uses_);
   std::swap(guard_, other.guard_);
   return *this;

@@ -31,10 +31,12 @@ class Socket {
   static Result<Socket> listen_beside(const Socket& other, const ClusterKey* key);
   // `at`: how many sockets of the same address were made before this one and still listen.
   Result<> take_connections(size_t at);
-  // By the first key, or the one given. While two keys stand it tells what became of it, tries once
-  // only, and does not connect again after its end.
+  // By the first key, or the one given. One that tells what became of it tries once only, and does
+  // not connect again after its end: a kDealer while two keys stand, or as given.
   static Result<Socket> connect(Kind kind, const std::string& address);
   static Result<Socket> connect(Kind kind, const std::string& address, const ClusterKey* key);
+  static Result<Socket> connect(Kind kind, const std::string& address, const ClusterKey* key,
+                                bool tells);
   Socket(Socket&&) noexcept;
   Socket& operator=(Socket&&) noexcept;
   ~Socket();
@@ -50,6 +52,9 @@ class Socket {
   Fate fate();
   Fate known_fate() const { return fate_; }  // as of the last fate()
   bool tells() const { return monitor_ != nullptr; }
+  // As of the last fate(): it has begun to connect. One whose name has no address never does, and
+  // says nothing.
+  bool begun() const { return begun_; }
   void* monitor() const { return monitor_; }  // readable when fate() may have changed
 
   // Never blocks: kBusy when the peer's queue is full or there is no such peer.
@@ -74,6 +79,7 @@ class Socket {
   Kind kind_;
   const ClusterKey* key_;
   Fate fate_ = Fate::kOpen;
+  bool begun_ = false;
   std::shared_ptr<uint64_t> uses_ = std::make_shared<uint64_t>(0);
   std::unique_ptr<ConnectionGuard> guard_;  // of a listening socket
 };

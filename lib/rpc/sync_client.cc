@@ -19,6 +19,12 @@ constexpr Duration kFresh = std::chrono::milliseconds(1);
 constexpr Duration kSpin = std::chrono::microseconds(50);
 constexpr size_t kBytesPerPoll = 1500;  // of a call: it polls once more as long for each so many
 constexpr size_t kLongerMax = 4;        // at most
+// A connection that has not begun by then is made anew: its name may have an address now. Twice as
+// long each time: names may be found slowly.
+constexpr Duration kBegins = std::chrono::seconds(2);
+constexpr int kBeginsDoubled = 5;
+
+int ms_until(Time when, Time now) { return static_cast<int>((when - now).count() / 1'000'000 + 1); }
 
 }  // namespace
 
@@ -51,7 +57,8 @@ Result<> SyncClient::connect() {
   const std::string& to = servers_.address(servers_.current());
   if (socket_ && connected_ == to) return {};
   const ClusterKeys keys = cluster_keys();
-  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to, keys.has(key_) ? key_ : keys.first));
+  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to, keys.has(key_) ? key_ : keys.first,
+                                  cluster_key_reloads()));
   connected_ = to;
   return {};
 }
@@ -68,7 +75,7 @@ void SyncClient::follow_keys() {
   if (!socket_) return;
   const Socket::Fate fate = socket_->fate();
   const bool gone = fate == Socket::Fate::kRefused || fate == Socket::Fate::kEnded;
-  const bool good = socket_->key() == keys.first && (socket_->tells() || keys.second == nullptr);
+  const bool good = socket_->key() == keys.first;
   const bool retry = !good && (!keys.has(socket_->key()) || now >= key_tried_ + detail::kKeyRetry);
   if (retry) {
     key_ = keys.first;
@@ -84,10 +91,10 @@ void SyncClient::skip_server() {
 
 std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
   for (;;) {
-    const Duration left = deadline - clock_.now();
-    if (left.count() <= 0) return std::nullopt;
-    if (socket_->fate() == Socket::Fate::kRefused) return std::nullopt;
-    if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
+    const Time now = clock_.now();
+    if (now >= deadline) return std::nullopt;
+    (void)socket_->fate();  // so that what it had to say does not end the wait
+    if (!socket_->wait_readable(ms_until(deadline, now))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
       auto answer = detail::answer_of(frames);
       if (answer.id == id) return answer;                 // others answer calls that were given up
@@ -163,27 +170,41 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
   return exchange_zeromq(envelope, body, id, deadline);
 }
 
-// What was sent over a connection whose key was refused has not left, and is sent by the other key.
+bool SyncClient::proven(int refusals, Time deadline) {
+  if (!socket_->tells()) return true;
+  const Duration patience = kBegins * (1 << std::min(refusals, kBeginsDoubled));
+  const Time begins = std::min(clock_.now() + patience, deadline);
+  for (;;) {
+    const Socket::Fate fate = socket_->fate();
+    if (fate != Socket::Fate::kOpen) return fate == Socket::Fate::kProven;
+    const Time until = socket_->begun() ? deadline : begins, now = clock_.now();
+    if (now >= until) return false;
+    (void)socket_->wait_readable(ms_until(until, now));
+  }
+}
+
+// Where the server does not know the key nothing has been sent yet, and the other key is tried. The
+// file may have another one meanwhile.
 Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const std::string& envelope,
                                                                     const std::string& body,
                                                                     uint64_t id, Time deadline) {
   for (int refusals = 0;; ++refusals) {
     MC_TRY_(connect());
-    auto sent = socket_->send({envelope, body});
-    if (sent) {
-      auto answer = wait(id, deadline);
-      if (answer) key_ = socket_->key();
-      if (answer || socket_->fate() != Socket::Fate::kRefused) return answer;
+    if (proven(refusals, deadline)) {
+      const auto sent = socket_->send({envelope, body});
+      if (sent) {
+        auto answer = wait(id, deadline);
+        if (answer) key_ = socket_->key();
+        return answer;
+      }
+      if (socket_->fate() != Socket::Fate::kEnded) return fail(sent.error());
     }
-    const Socket::Fate fate = socket_->fate();
-    if (!sent && fate != Socket::Fate::kRefused && fate != Socket::Fate::kEnded)
-      return fail(sent.error());
+    reload_cluster_key(clock_.now());
     key_ = cluster_keys().other(socket_->key());
     const Time again = std::min(clock_.now() + detail::pause_after(refusals), deadline);
-    while (clock_.now() < again) {
+    for (Time now = clock_.now(); now < again; now = clock_.now()) {
       (void)socket_->fate();  // what it has to say does not cut the pause
-      (void)socket_->wait_readable(
-          static_cast<int>((again - clock_.now()).count() / 1'000'000 + 1));
+      (void)socket_->wait_readable(ms_until(again, now));
     }
     socket_.reset();
     if (clock_.now() >= deadline) return std::nullopt;

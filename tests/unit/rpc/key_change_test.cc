@@ -1,0 +1,139 @@
+// What a change of the cluster's key leaves behind: of clients that make no calls, of watches and
+// counts, and for the next change.
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "io/address.h"
+#include "io/fd.h"
+#include "key_world.h"
+
+namespace cluster_key_test {
+
+namespace {
+
+// Counts who connects to a port, and sends them off.
+struct Door {
+  io::Fd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
+  int knocks = 0;
+  bool open(const std::string& address) const {
+    const int on = 1;
+    (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(io::parse_address(address)->port);
+    return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0 &&
+           ::listen(fd.get(), 64) == 0;
+  }
+  std::string address() const {
+    sockaddr_in at{};
+    socklen_t n = sizeof at;
+    REQUIRE(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &n) == 0);
+    return "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  }
+  int count() {
+    for (int peer = 0; (peer = ::accept(fd.get(), nullptr, nullptr)) >= 0; ::close(peer)) ++knocks;
+    return knocks;
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("a change of the key") {
+  TEST_CASE("own process 8: a client that makes no calls tries no revoked key" * doctest::skip()) {
+    World w(kOld);
+    const std::string address = w.server->address();
+    const auto idle = *rpc::SyncClient::connect(address, w.clock);
+    const auto call = [&] { return idle->call(Echo{"idle"}, 30s).has_value(); };
+    REQUIRE(beside<bool>(w, call));
+    w.file.put(kNew);
+    REQUIRE(w.until([&] { return secrets() == kNew + "|"; }));
+    REQUIRE(w.reaches("new key"));
+    w.client.reset();
+    w.server.reset();
+    {
+      Door door, other;
+      REQUIRE(w.until([&] { return door.open(address); }));
+      REQUIRE(other.open("127.0.0.1:0"));
+      // One that does try again and again, as libzmq does.
+      const auto tries = rpc::Socket::connect(rpc::Socket::Kind::kSub, other.address());
+      REQUIRE(w.until([&] {
+        (void)door.count();
+        return other.count() >= 30;
+      }));
+      CHECK(door.knocks == 0);
+    }
+    w.open(address);
+    CHECK(beside<bool>(w, call));
+  }
+
+  // Run by the next one, with the file, the address, the channel and a descriptor.
+  TEST_CASE("idle peer: calls, and once more when the test wants it" * doctest::skip()) {
+    const char* const told = std::getenv("MC_TEST_IDLE");
+    REQUIRE(told != nullptr);
+    std::istringstream words(told);
+    std::string file, address;
+    int channel = 0, fd = -1;
+    REQUIRE((words >> file >> address >> channel >> fd));
+    REQUIRE(rpc::load_cluster_key(file).has_value());
+    const SteadyClock clock;
+    auto client = *rpc::SyncClient::connect(address, clock, static_cast<rpc::Channel>(channel));
+    if (!client->call(Echo{"idle 1"}, 30s)) ::_exit(kNoAnswer);
+    char byte = 0;
+    REQUIRE(::read(fd, &byte, 1) == 1);
+    if (!client->call(Echo{"idle 2"}, 10s)) ::_exit(kNoAnswer);
+  }
+
+  TEST_CASE("own process 9: the first call after a whole change is answered" * doctest::skip()) {
+    for (const rpc::Channel channel : {rpc::Channel::kZeroMq, rpc::Channel::kShm}) {
+      World w(kOld, channel);
+      int ends[2];
+      REQUIRE(::pipe(ends) == 0);
+      const io::Fd told(ends[0]), tell(ends[1]);
+      REQUIRE(::fcntl(tell.get(), F_SETFD, FD_CLOEXEC) == 0);
+      ::setenv("MC_TEST_IDLE",
+               (w.file.path + " " + w.server->address() + " " +
+                std::to_string(static_cast<int>(channel)) + " " + std::to_string(told.get()))
+                   .c_str(),
+               1);
+      std::optional<int> status;
+      std::thread idle([&] {
+        const int got = run_case("idle peer");
+        w.loop.post([&status, got] { status = got; });
+      });
+      const auto calls = [&](const char* text) {
+        return std::count(w.heard.begin(), w.heard.end(), text);
+      };
+      bool kept = w.until([&] { return status || calls("idle 1") == 1; });
+      kept = kept && w.changes_to(kOld + "\n" + kNew, kOld + "|" + kNew) &&
+             w.changes_to(kNew + "\n" + kOld, kNew + "|" + kOld) && w.serves(kNew) && w.moved(1) &&
+             w.changes_to(kNew, kNew + "|");
+      CHECK(::write(tell.get(), "x", 1) == 1);
+      const bool ended = w.until([&] { return status.has_value(); });
+      idle.join();
+      CHECK(kept);
+      CHECK(ended);
+      CHECK(status == 0);
+      CHECK(calls("idle 2") == 1);
+    }
+  }
+
+  TEST_CASE("a change of the key leaves nothing behind") {
+    for (int i = 8; i <= 9; ++i) {
+      const std::string name = "own process " + std::to_string(i);
+      CHECK_MESSAGE(run_case(name) == 0, name);
+    }
+  }
+}
+
+}  // namespace cluster_key_test
