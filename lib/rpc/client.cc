@@ -123,7 +123,8 @@ Result<std::unique_ptr<Client::Connection>> Client::make_connection(size_t at,
       made->socket.uses());
   if (made->socket.tells())
     made->fate_watch = loop_.watch_socket(
-        made->socket.monitor(), [this, at, number = connections_] { learn_fate(at, number); });
+        made->socket.monitor(), [this, at, number = connections_] { learn_fate(at, number); },
+        made->socket.monitor_uses());
   return made;
 }
 

@@ -181,6 +181,7 @@ Result<> Socket::watch_fate() {
   zmq_setsockopt(handle_, ZMQ_RECONNECT_IVL, &never, sizeof never);
   if (zmq_socket_monitor(handle_, name.c_str(), kEvents) != 0)
     return fail(Code::kInternal, "watch a connection: %s", zmq_strerror(zmq_errno()));
+  monitor_uses_ = std::make_shared<uint64_t>(0);
   monitor_ = zmq_socket(context(), ZMQ_PAIR);
   if (monitor_ == nullptr || zmq_connect(monitor_, name.c_str()) != 0)
     return fail(Code::kInternal, "watch a connection: %s", zmq_strerror(zmq_errno()));
@@ -188,6 +189,7 @@ Result<> Socket::watch_fate() {
 }
 
 Socket::Fate Socket::fate() {
+  if (monitor_ != nullptr) ++*monitor_uses_;
   while (monitor_ != nullptr) {
     std::array<char, 6> event{};
     const int n = zmq_recv(monitor_, event.data(), event.size(), ZMQ_DONTWAIT);
@@ -216,6 +218,7 @@ Socket::Socket(Socket&& other) noexcept
       fate_(other.fate_),
       begun_(other.begun_),
       uses_(std::move(other.uses_)),
+      monitor_uses_(std::move(other.monitor_uses_)),
       guard_(std::move(other.guard_)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(handle_, other.handle_);
@@ -226,6 +229,7 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(fate_, other.fate_);
   std::swap(begun_, other.begun_);
   std::swap(uses_, other.uses_);
+  std::swap(monitor_uses_, other.monitor_uses_);
   std::swap(guard_, other.guard_);
   return *this;
 }
@@ -278,6 +282,7 @@ std::vector<std::string> Socket::receive() {
 
 bool Socket::wait_readable(int ms) {
   ++*uses_;
+  if (monitor_ != nullptr) ++*monitor_uses_;
   zmq_pollitem_t items[] = {{handle_, 0, ZMQ_POLLIN, 0}, {monitor_, 0, ZMQ_POLLIN, 0}};
   return zmq_poll(items, monitor_ != nullptr ? 2 : 1, ms) > 0;
 }

@@ -56,6 +56,7 @@ class Socket {
   // says nothing.
   bool begun() const { return begun_; }
   void* monitor() const { return monitor_; }  // readable when fate() may have changed
+  std::shared_ptr<const uint64_t> monitor_uses() const { return monitor_uses_; }
 
   // Never blocks: kBusy when the peer's queue is full or there is no such peer.
   Result<> send(const std::vector<std::string_view>& frames);
@@ -81,6 +82,7 @@ class Socket {
   Fate fate_ = Fate::kOpen;
   bool begun_ = false;
   std::shared_ptr<uint64_t> uses_ = std::make_shared<uint64_t>(0);
+  std::shared_ptr<uint64_t> monitor_uses_;  // of one that tells
   std::unique_ptr<ConnectionGuard> guard_;  // of a listening socket
 };
 
