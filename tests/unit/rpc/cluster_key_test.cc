@@ -1,5 +1,6 @@
 // The cluster's key: how its file is read, and what becomes of connections while it is replaced.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <optional>
@@ -11,6 +12,19 @@
 namespace cluster_key_test {
 
 namespace {
+
+// While it lives no file can be opened.
+struct NoDescriptors {
+  rlimit before{};
+  NoDescriptors() {
+    REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+    const rlimit none{0, before.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  }
+  ~NoDescriptors() { (void)::setrlimit(RLIMIT_NOFILE, &before); }
+  NoDescriptors(const NoDescriptors&) = delete;
+  NoDescriptors& operator=(const NoDescriptors&) = delete;
+};
 
 // The file is looked at twice, half a second apart.
 void look(Time& now) {
@@ -72,7 +86,12 @@ TEST_SUITE("cluster key") {
     look(now);
     CHECK(secrets() == kOld + "|" + kNew);
     f.put(kNew);
-    look(now);
+    {
+      const NoDescriptors none;
+      look(now);
+    }
+    CHECK(secrets() == kOld + "|" + kNew);
+    look(now);  // it has not changed since, and is read once more
     CHECK(secrets() == kNew + "|");
   }
 

@@ -29,7 +29,8 @@ using namespace std::chrono_literals;
 
 constexpr int kNoAnswer = 7;  // the exit status of a peer that got none
 inline const std::string kOld = "the old secret of the cluster",
-                         kNew = "the new secret of the cluster";
+                         kNew = "the new secret of the cluster",
+                         kNext = "the next secret of the cluster";
 
 struct Echoed {
   static constexpr const char* kName = "echoed";
