@@ -47,6 +47,7 @@ class Counter {
 class Gauge {
  public:
   void set(double v) { v_.store(v, std::memory_order_relaxed); }
+  void add(double v) { v_.fetch_add(v, std::memory_order_relaxed); }  // of several that write
   double value() const { return v_.load(std::memory_order_relaxed); }
 
  private:

@@ -31,6 +31,7 @@ Listener::Listener(io::Loop& loop, Socket::Kind kind, Metrics& metrics, std::fun
 Listener::~Listener() {
   loop_.cancel(timer_);
   for (const auto& port : ports_) loop_.unwatch(port->watch);
+  if (by_second_here_ > 0) tell_by_second(0);
 }
 
 void Listener::add(Socket socket) {
@@ -87,7 +88,11 @@ void Listener::count_by_second() {
   size_t now = others_ ? others_(keys_) : 0;
   for (const auto& port : ports_)
     if (port->socket.key() != keys_.first) now += port->socket.connections();
-  by_second_.set(by_second_.value() + static_cast<double>(now) -
+  tell_by_second(now);
+}
+
+void Listener::tell_by_second(size_t now) {
+  by_second_.add(static_cast<double>(now) -
                  static_cast<double>(std::exchange(by_second_here_, now)));
 }
 

@@ -51,6 +51,7 @@ class Listener {
   Result<> serve_first();
   void close_revoked();
   void count_by_second();
+  void tell_by_second(size_t now);
 
   io::Loop& loop_;
   const Socket::Kind kind_;
