@@ -53,9 +53,21 @@ std::vector<std::string> Listener::receive(uint64_t& from) {
     auto frames = port.socket.receive();
     if (frames.empty()) continue;
     from = port.number;
+    if (kind_ == Socket::Kind::kPub && !frames[0].empty()) port.subscribed(frames[0][0]);
     return frames;
   }
   return {};
+}
+
+void Listener::Port::subscribed(char what) {
+  if (what == 1) ++subscriptions;
+  if (what == 0 && subscriptions > 0) --subscriptions;
+}
+
+size_t Listener::subscriptions() const {
+  size_t n = 0;
+  for (const auto& port : ports_) n += port->subscriptions;
+  return n;
 }
 
 Result<> Listener::send(uint64_t by, const std::vector<std::string_view>& frames) {

@@ -34,6 +34,7 @@ class Listener {
   // By the socket of that number. Errors: as Socket::send; kUnavailable when it is closed.
   Result<> send(uint64_t by, const std::vector<std::string_view>& frames);
   void send_to_all(const std::vector<std::string_view>& frames);  // of kPub
+  size_t subscriptions() const;  // of kPub, of those that receive() gave: topics of each socket
   // Ends connections of another kind that were made by keys which do not stand, and says how many
   // there are by the second. Called after the keys changed, and while there are two.
   using Others = std::function<size_t(const ClusterKeys& keys)>;
@@ -44,6 +45,8 @@ class Listener {
     Socket socket;
     uint64_t number;
     io::Loop::Handle watch = 0;
+    size_t subscriptions = 0;
+    void subscribed(char what);
   };
   Listener(io::Loop& loop, Socket::Kind kind, Metrics& metrics, std::function<void()> ready);
   void add(Socket socket);

@@ -123,21 +123,14 @@ MasterService::~MasterService() {
 }
 
 void MasterService::subscribers() {
-  uint64_t port = 0;
-  for (auto frames = events_->receive(port); !frames.empty(); frames = events_->receive(port)) {
-    if (frames[0].empty()) continue;
-    if (frames[0][0] == 1)
-      ++subscriptions_;
-    else if (subscriptions_ > 0)
-      --subscriptions_;
-  }
+  for (uint64_t port = 0; !events_->receive(port).empty();) continue;
 }
 
 // A slow subscriber misses events, sees the gap in the numbers, and requests a replay.
 void MasterService::publish() {
   constexpr size_t kMost = 1000;
-  if (subscriptions_ == 0) published_ = master_->events().next();
-  while (events_ && published_ < master_->events().next()) {
+  if (!events_ || events_->subscriptions() == 0) published_ = master_->events().next();
+  while (published_ < master_->events().next()) {
     Replayed message;
     message.epoch = master_->epoch();
     message.next = master_->events().next();

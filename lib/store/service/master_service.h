@@ -80,7 +80,7 @@ class MasterService {
   std::string standing_by() const;  // a text for people
   void arm();                       // after each message: sets the timer and schedules publishing
   void publish();                   // sends new events as one message
-  void subscribers();               // handles subscribers that came or went
+  void subscribers();               // reads who came or went
   void page(const http::Exchange& exchange);
   void page_standing_by(const http::Exchange& exchange);
 
@@ -98,7 +98,6 @@ class MasterService {
   std::multimap<Time, Parked> parked_;
   io::Loop::Handle parked_timer_ = 0;
   uint64_t published_ = 1;  // number of the first unpublished event
-  size_t subscriptions_ = 0;
   io::Loop::Handle timer_ = 0;
   Time armed_ = Time::max();
 };
