@@ -96,7 +96,8 @@ clients=$!
 PIDS[history]=$clients
 end=$((SECONDS + SECONDS_LONG))
 slowest=0 changes=0 epoch=0
-while [ $SECONDS -lt $end ]; do
+# Longer where no fault has made another lead yet.
+while [ $SECONDS -lt $end ] || { [ $changes -lt 2 ] && [ $SECONDS -lt $((end + SECONDS_LONG)) ]; }; do
   turns=$((turns + 1))
   draw_fault $turns
   fault begin
