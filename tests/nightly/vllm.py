@@ -19,7 +19,7 @@ import time
 
 from vllm_client import stream
 from vllm_nixl import case_nixl
-from vllm_strangers import case_strangers
+from vllm_others import case_others
 from vllm_servers import (BIN, BLOCK, ENGINES, OUTPUT, TIMEOUT, Front, Pool, Server, prompts,
                           wait_for, whole)
 
@@ -474,7 +474,7 @@ def quantile(server, name):
 
 CASES = {'share': case_share, 'pair': case_pair, 'small': case_small, 'tcp': case_tcp,
          'crowd': case_crowd, 'lora': case_lora, 'multi': case_multi, 'halves': case_halves,
-         'nixl': case_nixl, 'soon': case_soon, 'ranks': case_ranks, 'strangers': case_strangers}
+         'nixl': case_nixl, 'soon': case_soon, 'ranks': case_ranks, 'others': case_others}
 
 
 def main():

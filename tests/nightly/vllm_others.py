@@ -6,7 +6,7 @@ import sys
 from vllm_servers import BIN, BLOCK, ROOT, prompts, wait_for, whole
 
 # What is another, how its server is started, and the row of mc.doctor that says so.
-STRANGERS = {
+OTHERS = {
     'another hash algorithm': ({'flags': ['--prefix-caching-hash-algo', 'sha256']}, 'hashes: '),
     'another seed of hashes': ({'environment': {'PYTHONHASHSEED': '7'}}, 'hashes: '),
     'blocks of another size': ({'flags': ['--block-size', str(2 * BLOCK)]}, 'block-size: 32 / 64'),
@@ -22,7 +22,7 @@ def doctor(master):
     return done.stdout
 
 
-def case_strangers(test, chance):
+def case_others(test, chance):
     """Servers that hash or lay out otherwise share nothing, and mc.doctor says by what they differ."""
     pool = test.pool(nodes=1, segment='1GiB')
     first = test.server('first', pool)
@@ -30,9 +30,9 @@ def case_strangers(test, chance):
     want = first.complete(tokens)
     wait_for('saving', lambda: first.saved() >= len(tokens) // BLOCK, 30)
     test.check('all that were here can share' in doctor(pool.master), 'of one server mc.doctor finds nothing to say')
-    for at, (what, (how, row)) in enumerate(STRANGERS.items()):
+    for at, (what, (how, row)) in enumerate(OTHERS.items()):
         before = pool.objects('vllm-fingerprint:')
-        other = test.server(f'stranger{at}', pool, **how)
+        other = test.server(f'other{at}', pool, **how)
         answer = other.complete(tokens)
         loaded = other.metric('mc:loaded_blocks_total')
         test.check(answer.cached == 0 and loaded == 0, f'{what}: {answer.cached} tokens found, {loaded:.0f} blocks loaded')
