@@ -404,7 +404,11 @@ void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) 
     members_.released(node, pending.range);
     room_changed_ = true;
   }
-  if (pending.removal) pending.removal->decided();
+  if (pending.removal) {
+    if (pending.order->kind == static_cast<uint8_t>(OrderKind::kAddTombstone))
+      pending.removal->forgot(node.mount);
+    pending.removal->decided();
+  }
   if (pending.task != 0 && ok) copied(pending.task, now);
 }
 

@@ -305,8 +305,9 @@ class Master {
   bool within_quota(uint16_t tenant, uint64_t bytes, bool late, Time now);
   void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
-  void remove(Object& object, const Outcoming& acks, size_t item, Time now);
-  void remove_unknown(const Remove& m, const Outcoming& acks, size_t item, Time now);
+  // `gone`: what became of it on disks. `ended`: nobody has it, and some remember that.
+  void remove(Object& object, const DiskReplicaIndex::Gone& gone, Removal::Ended ended, Time now);
+  bool forget_on_disks(const std::string& disk_name, const DiskReplicaIndex::Gone& gone);
   void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& acks, size_t item);
   void retry_puts(Time now);
   void expire_parked(Time now);
@@ -373,9 +374,9 @@ class Master {
   bool stays_on_disk(uint16_t tenant, std::string_view key) const;
   bool refused(const NodeId& node, const TierObject& object);
   bool may_come_back(const std::string& disk_name, Time now) const;
-  void replicate_tombstone(const std::string& disk_name, Generation before, bool prefix = false);
-  void add_tombstone(const std::string& disk_name, Time now);
-  void track_departure(const Member& node);
+  void replicate_tombstone(const std::string& disk_name, Generation before, Time now);
+  void add_tombstone(const std::string& disk_name, const Object* written, Time now);
+  void track_departure(const Member& node, Time now);
   bool unknown_nodes_away(Time now) const;
   bool on_disk(uint16_t tenant, std::string_view key) const;
   bool stored(uint16_t tenant, const ObjectKey& key) {
@@ -392,7 +393,8 @@ class Master {
   bool older_than_disk(const ObjectRecord& record, uint16_t tenant);
   void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
   void stat_tier(ClusterStat& reply) const;
-  void remove_disks(const RemovePrefix& m, uint16_t tenant, const RemovingPrefix& acks, Time now);
+  void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant,
+                    const DiskReplicaIndex::Gone& gone, Time now);
 
   void expire_leases(Time now);
   void expire_grants(Time now);

@@ -60,6 +60,11 @@ void Master::handle(const RemovePrefix& m, Time now, Done<RemovePrefixed> done) 
   const auto acks =
       std::make_shared<AckTracker<RemovePrefixed>>(RemovePrefixed{epoch_}, 1, std::move(done));
   RemovePrefixed& reply = acks->reply();
+  const auto gone = [acks](const Result<>& of_disks) {
+    if (of_disks) return;
+    --acks->reply().removed;
+    if (acks->reply().refused++ == 0) acks->reply().why = of_disks.error().what;
+  };
   const std::string space = in_space(m.tenant, "");
   const uint16_t tenant = tenants_.find(m.tenant);
   const bool from_prefix = m.after < m.prefix || m.after.empty();
@@ -69,9 +74,9 @@ void Master::handle(const RemovePrefix& m, Time now, Done<RemovePrefixed> done) 
     finish(now);
     return acks->decided();
   }
-  const bool sane = tenant != Tenants::kNone && m.prefix.find('\0') == std::string::npos;
-  if (sane && m.after.empty() && (tombstones_.any_away() || unknown_nodes_away(now)))
-    replicate_tombstone(space + m.prefix, next_generation(), true);
+  if (m.after.empty() && (tombstones_.any_away() || unknown_nodes_away(now)) &&
+      tenant != Tenants::kNone)
+    tombstones_.add_prefix(space, m.prefix, next_generation());
   const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
   for (size_t n = 0; at != nullptr && at->key().starts_with(m.prefix); ++n) {
     if (n == kRemoveMax) {
@@ -81,14 +86,14 @@ void Master::handle(const RemovePrefix& m, Time now, Done<RemovePrefixed> done) 
     Object& object = table_[at->self];
     reply.last = object.key();
     if (const Outcome may = removable(object, m.force, now); may.ok()) {
-      remove(object, nullptr, 0, now);
+      remove(object, gone, nullptr, now);
       ++reply.removed;
     } else if (reply.refused++ == 0) {
       reply.why = may.what;
     }
     at = table_.after(tenant, reply.last, false);
   }
-  if (!reply.more && tier_.any()) remove_disks(m, tenant, acks, now);
+  if (!reply.more && tier_.any()) remove_disks(reply, m, tenant, gone, now);
   // Also for those that a call before removed, whose answer was lost.
   acks->expect(removals_.wait_prefix(space, m.prefix, [acks] { acks->decided(); }));
   finish(now);

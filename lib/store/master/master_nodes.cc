@@ -53,9 +53,6 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   for (const ObjectRecord& record : m.records) adopt(*node, record, now);
   for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
     tombstones_.learn(m.dead[i], Generation{m.before[i]});
-  for (const DeadPrefix& dead : m.dead_prefixes)
-    if (dead.before.n >> 32 <= epoch_)  // no master gave another
-      tombstones_.add_prefix(in_space(dead.tenant, ""), dead.prefix, dead.before);
   // Nobody gets these until the node acknowledges that it forgot them.
   for (size_t i = 0; i < std::min(m.unfenced.size(), kUnfencedMax) && m.last; ++i) {
     ObjectRecord record;
@@ -175,7 +172,7 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
 }
 
 // Remembers what a lost node may bring back.
-void Master::track_departure(const Member& node) {
+void Master::track_departure(const Member& node, Time now) {
   const NodeId& name = node.ref.name;
   std::vector<uint64_t> held;
   // It may have carried out its unacknowledged orders or not.
@@ -183,8 +180,8 @@ void Master::track_departure(const Member& node) {
     const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
     held.push_back(Tombstones::hash_of(n));
     const bool tombstone = pending.order->kind == static_cast<uint8_t>(OrderKind::kAddTombstone);
-    if (pending.order->removed || tombstone)
-      replicate_tombstone(n, pending.order->fence, pending.order->prefix);
+    if (tombstone) pending.removal->forgot(node.mount);
+    if (pending.order->removed || tombstone) replicate_tombstone(n, pending.order->fence, now);
   };
   for (const PendingOrder& pending : node.orders) may_be_there(pending);
   for (const PendingOrder& pending : node.unfenced) may_be_there(pending);
@@ -193,7 +190,7 @@ void Master::track_departure(const Member& node) {
       held.push_back(
           Tombstones::hash_of(in_space(quarantined.record.tenant, quarantined.record.key)));
   for (const auto& [n, generation] : tier_.forgetting(name))
-    replicate_tombstone(n, Generation{generation.n + 1});
+    replicate_tombstone(n, Generation{generation.n + 1}, now);
   tombstones_.left(name, next_generation(), std::move(held), true);
 }
 
@@ -214,7 +211,7 @@ void Master::drop_node(const NodeId& name, Time now, bool may_return) {
       end_task(id, task, {Code::kUnavailable, "its target is gone"});
   }
   drains_.erase(name);
-  track_departure(node);
+  track_departure(node, now);
   members_.fail_orders(node, now);
   if (const auto beat = std::exchange(node.beat, nullptr))
     beat(HeartbeatReply{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});

@@ -4,63 +4,50 @@
 
 namespace mc::store {
 
-namespace {
-
-// What a disk could not remove may return when its node does: that removal is no success. Where the
-// node was lost instead, others are to remember the removal first.
-DiskReplicaIndex::Gone tell_gone(Removals& removals, const Outcoming& acks, size_t item,
-                                 const std::string& name) {
-  return [&removals, acks, item, name](const Result<>& gone) {
-    if (!gone)
-      acks->reply().items[item] = outcome(
-          gone.error().code,
-          strf("key '%s': %s", escape(parts_of(name).second).c_str(), gone.error().what.c_str()));
-    if (!removals.wait(name, [acks] { acks->decided(); })) acks->decided();
-  };
-}
-
-}  // namespace
-
 void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.keys.size()); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Outcomes{epoch_, {}});
   const uint16_t tenant = tenants_.find(m.tenant);
   const auto acks = std::make_shared<AckTracker<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.keys.size())}, m.keys.size(), std::move(done));
+  const auto part = [acks] { acks->decided(); };
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Outcome& answer = acks->reply().items[i];
+    const std::string name = in_space(m.tenant, m.keys[i]);
+    // What a disk could not remove may return when its node does: that removal is no success.
+    const auto gone = [acks, i, key = m.keys[i]](const Result<>& of_disks) {
+      if (!of_disks)
+        acks->reply().items[i] =
+            outcome(of_disks.error().code,
+                    strf("key '%s': %s", escape(key).c_str(), of_disks.error().what.c_str()));
+    };
     if (auto key = check_object_key(m.keys[i]); !key) {
       answer = Outcome::of(key);
-      acks->decided();
-    } else if (Object* object = find_complete(tenant, m.keys[i]); object == nullptr) {
-      remove_unknown(m, acks, i, now);
-    } else if (answer = removable(*object, m.force, now); answer.ok()) {
-      remove(*object, acks, i, now);
-    } else {
-      acks->decided();
+      part();
+      continue;
     }
+    Object* object = find(tenant, m.keys[i]);
+    if (object != nullptr && object->state == ObjectState::kComplete) {
+      answer = removable(*object, m.force, now);
+      if (answer.ok())
+        remove(*object, gone, part, now);
+      else
+        part();
+      continue;
+    }
+    // No memory has it. A disk may, or a call before may have removed it just now.
+    const auto disk = tier_.objects().find(name);
+    const bool on_disks = forget_on_disks(name, gone);
+    if (on_disks && disk && note_disk(name, *disk, now, "removed")) ++totals_.removed;
+    const bool under_way = removals_.wait(name, part);
+    const auto whole = on_disks || under_way ? Result<>{} : sure(1, now);
+    if (whole) add_tombstone(name, object, now);
+    if (under_way) continue;
+    answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", escape(m.keys[i]).c_str()))
+                   : Outcome::of(whole);
+    if (!removals_.wait(name, part)) part();
   }
   finish(now);
-}
-
-// What no memory has: a disk may have it, or an earlier call may have removed it just now.
-void Master::remove_unknown(const Remove& m, const Outcoming& acks, size_t item, Time now) {
-  const ObjectKey& key = m.keys[item];
-  const std::string name = in_space(m.tenant, key);
-  const auto part = [acks] { acks->decided(); };
-  const auto disk = tier_.objects().find(name);
-  if (tier_.forget(name, tell_gone(removals_, acks, item, name))) {
-    if (disk && note_disk(name, *disk, now, "removed")) ++totals_.removed;
-    add_tombstone(name, now);
-    return;
-  }
-  if (removals_.wait(name, part)) return add_tombstone(name, now);  // it was put since, maybe
-  const auto whole = sure(1, now);
-  acks->reply().items[item] =
-      whole ? outcome(Code::kNotFound, strf("no key '%s'", escape(key).c_str()))
-            : Outcome::of(whole);
-  if (whole) add_tombstone(name, now);
-  if (!removals_.wait(name, part)) part();
 }
 
 Outcome Master::removable(const Object& object, bool force, Time now) const {
@@ -74,16 +61,15 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
   return {};
 }
 
-// `item`: of `acks`, which may be null.
-void Master::remove(Object& object, const Outcoming& acks, size_t item, Time now) {
+void Master::remove(Object& object, const DiskReplicaIndex::Gone& gone, Removal::Ended ended,
+                    Time now) {
   ++totals_.removed;
   const std::string name = disk_name(object.tenant, object.key());
   tombstones_.add(name, next_generation());
   note(EventKind::kRemoved, object, now, "removed");
-  auto told = acks ? tell_gone(removals_, acks, item, name) : nullptr;
-  if (tier_.forget(name, std::move(told)) && acks) acks->expect(1);
+  (void)forget_on_disks(name, gone);
   const RemovalRef removal = removals_.of(name);
-  if (acks) removal->wait([acks] { acks->decided(); });
+  if (ended) removal->wait(std::move(ended));
   release(object, removal);
 }
 

@@ -40,35 +40,49 @@ bool Master::may_come_back(const std::string& name, Time now) const {
   return unknown_nodes_away(now) || tombstones_.held_away(name);
 }
 
-// Adds a tombstone here and on two nodes, for the next master. The removal waits for them. A node
-// that forgets a removed object remembers it anyway. `prefix`: of all names that start so.
-void Master::replicate_tombstone(const std::string& name, Generation before, bool prefix) {
+// Adds a tombstone here and on two nodes, for the next master: on those that are to remember it
+// already, or on others. The removal waits for them. A node that forgets a removed object remembers
+// it anyway.
+void Master::replicate_tombstone(const std::string& name, Generation before, Time now) {
+  constexpr size_t kTold = 2;
+  tombstones_.add(name, before);
   ObjectRecord record;
   std::tie(record.tenant, record.key) = parts_of(name);
-  if (prefix)
-    tombstones_.add_prefix(in_space(record.tenant, ""), record.key, before);
-  else
-    tombstones_.add(name, before);
-  size_t told = 0;
-  for (const auto& [node, member] : members_.all()) {
-    if (!member->ready || told == 2) continue;
-    PendingOrder about;
-    about.removal = removals_.of(name);
-    about.removal->expect(1);
-    Order& order = members_.order(*member, OrderKind::kAddTombstone, before, std::move(about));
-    order.record = record;
-    order.prefix = prefix;
-    ++told;
-  }
+  size_t told = removals_.remembering(name, before);
+  for (const bool healthy : {true, false})  // one that is suspect may be lost in a moment
+    for (const auto& [node, member] : members_.all()) {
+      if (told >= kTold) return;
+      if (!member->ready || members_.healthy(*member, now) != healthy) continue;
+      PendingOrder about;
+      about.removal = removals_.of(name);
+      if (!about.removal->remember(member->mount, before)) continue;
+      members_.order(*member, OrderKind::kAddTombstone, before, std::move(about)).record = record;
+      ++told;
+    }
 }
 
 // Adds a tombstone for a removed name that no node's memory holds. It is kept even if no node is
-// known to be away, because an earlier master may have given one up.
-void Master::add_tombstone(const std::string& name, Time now) {
+// known to be away, because an earlier master may have given one up. `written`: a put of that name
+// under way, if any, which stays.
+void Master::add_tombstone(const std::string& name, const Object* written, Time now) {
+  const Generation before = written != nullptr ? written->generation : next_generation();
   if (may_come_back(name, now))
-    replicate_tombstone(name, next_generation());
+    replicate_tombstone(name, before, now);
   else
-    tombstones_.add(name, next_generation());
+    tombstones_.add(name, before);
+}
+
+// Has the disks forget it, as a part of its removal. `gone`: of DiskReplicaIndex::forget().
+// Returns: false if none has it.
+bool Master::forget_on_disks(const std::string& name, const DiskReplicaIndex::Gone& gone) {
+  const RemovalRef removal = removals_.of(name);
+  removal->expect(1);
+  const bool there = tier_.forget(name, [removal, gone](const Result<>& of_disks) {
+    if (gone) gone(of_disks);
+    removal->decided();
+  });
+  if (!there) removal->decided();
+  return there;
 }
 
 // Whether a mounting node must forget this object of its disk. Of two contents the later put stays.
@@ -237,20 +251,10 @@ void Master::stat_tier(ClusterStat& reply) const {
 }
 
 // Removes a prefix's objects that only disks hold, a bounded number per call.
-void Master::remove_disks(const RemovePrefix& m, uint16_t tenant, const RemovingPrefix& acks,
-                          Time now) {
-  RemovePrefixed& reply = acks->reply();
-  const auto gone_from = [acks](const RemovalRef& removal) {
-    return [acks, removal](const Result<>& gone) {
-      RemovePrefixed& told = acks->reply();
-      if (!gone) {
-        --told.removed;
-        if (told.refused++ == 0) told.why = gone.error().what;
-      }
-      removal->decided();
-    };
-  };
-  constexpr size_t kNamesAtOnce = 4096, kGoneAtOnce = 1024;
+void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant,
+                          const DiskReplicaIndex::Gone& gone_from, Time now) {
+  constexpr size_t kNamesAtOnce = 256;  // a disk may sync for each
+  constexpr size_t kGoneAtOnce = 1024;
   if (tenant == Tenants::kNone) return;
   tier_.go_on_dropping(kGoneAtOnce);  // else the next call steps over the same again
   const std::string space = disk_name(tenant, "");
@@ -270,10 +274,8 @@ void Master::remove_disks(const RemovePrefix& m, uint16_t tenant, const Removing
     ++totals_.removed;
     if (const auto disk = tier_.objects().find(space + key))
       note_disk(space + key, *disk, now, "removed");
-    add_tombstone(space + key, now);
-    const RemovalRef removal = removals_.of(space + key);
-    removal->expect(1);
-    if (!tier_.forget(space + key, gone_from(removal))) removal->decided();
+    add_tombstone(space + key, find(tenant, key), now);
+    (void)forget_on_disks(space + key, gone_from);
   }
 }
 

@@ -39,7 +39,6 @@ class AckTracker {
   Done<R> done_;
 };
 using Outcoming = std::shared_ptr<AckTracker<Outcomes>>;
-using RemovingPrefix = std::shared_ptr<AckTracker<RemovePrefixed>>;
 
 struct Group;
 

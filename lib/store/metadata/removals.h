@@ -22,6 +22,21 @@ class Removal {
   Removal(std::map<std::string, RemovalRef>& all, std::string name)
       : all_(all), name_(std::move(name)) {}
   void expect(size_t orders) { open_ += orders; }
+  // Expects an order to that mount of a node, which is to remember it. Returns: false if one like
+  // it is on its way there.
+  bool remember(uint64_t mount, Generation before) {
+    Generation& known = remembering_[mount];
+    if (known >= before) return false;
+    known = before;
+    ++open_;
+    return true;
+  }
+  void forgot(uint64_t mount) { remembering_.erase(mount); }  // it was carried out, or is lost
+  size_t remembering(Generation before) const {
+    size_t count = 0;
+    for (const auto& [mount, known] : remembering_) count += known >= before ? 1 : 0;
+    return count;
+  }
   void wait(Ended ended) { waiting_.push_back(std::move(ended)); }
   // An order was carried out, or its node is gone.
   void decided() {
@@ -35,6 +50,7 @@ class Removal {
   std::map<std::string, RemovalRef>& all_;
   const std::string name_;
   size_t open_ = 0;
+  std::map<uint64_t, Generation> remembering_;  // by mount
   std::vector<Ended> waiting_;
 };
 
@@ -46,6 +62,11 @@ class Removals {
     RemovalRef& slot = all_[name];
     if (slot == nullptr) slot = std::make_shared<Removal>(all_, name);
     return slot;
+  }
+  // How many nodes have an order to remember that all before that generation is void.
+  size_t remembering(const std::string& name, Generation before) const {
+    const auto it = all_.find(name);
+    return it == all_.end() ? 0 : it->second->remembering(before);
   }
   // Calls `ended` when the one under way ends. Returns: false if there is none.
   bool wait(const std::string& name, Removal::Ended ended) {

@@ -14,12 +14,7 @@ void Directory::erase(std::map<uint64_t, ObjectRecord>::iterator it) {
 Result<> Directory::carry_out(const Order& order) {
   const ObjectRecord& r = order.record;
   if (order.kind == static_cast<uint8_t>(OrderKind::kAddTombstone)) {
-    if (!order.prefix) {
-      add_tombstone(r, order.fence);
-    } else {
-      dead_prefixes_.push_back({r.tenant, r.key, order.fence});
-      if (dead_prefixes_.size() > kDeadPrefixesMax) dead_prefixes_.pop_front();
-    }
+    add_tombstone(r, order.fence);
     return {};
   }
   bool sane = layout_.holds(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
@@ -65,7 +60,6 @@ void Directory::tell_dead(Inventory& m) const {
     m.dead.push_back(hash);
     m.before.push_back(before);
   }
-  m.dead_prefixes.assign(dead_prefixes_.begin(), dead_prefixes_.end());
 }
 
 std::vector<Extent> Directory::free_ranges() const {

@@ -26,7 +26,7 @@ class Directory {
   std::vector<Extent> free_ranges() const;
   size_t objects() const { return records_.size(); }
   uint64_t bytes() const { return bytes_; }
-  // Adds the last kDeadMax removals to the inventory, and the last kDeadPrefixesMax by prefix.
+  // Adds the last kDeadMax removals to the inventory.
   void tell_dead(Inventory& m) const;
   void learn_dead(uint64_t hash, uint64_t before);
   Generation newest() const { return newest_; }  // ever recorded
@@ -38,8 +38,7 @@ class Directory {
 
   Layout layout_;
   std::deque<std::pair<uint64_t, uint64_t>> dead_;  // hash of the name, generation
-  std::deque<DeadPrefix> dead_prefixes_;
-  std::map<uint64_t, ObjectRecord> records_;  // by offset
+  std::map<uint64_t, ObjectRecord> records_;        // by offset
   uint64_t bytes_ = 0;
   Generation newest_;
 };

@@ -257,7 +257,7 @@ void StoreNode::carry_out(const Order& order) {
     fences_.forget(order);
     segments_->forget(order.record);
   }
-  if (order.removed || (kind == OrderKind::kAddTombstone && !order.prefix))
+  if (order.removed || kind == OrderKind::kAddTombstone)
     segments_->dead(Tombstones::hash_of(in_space(order.record.tenant, order.record.key)),
                     order.fence.n);
   if (kind == OrderKind::kCheck) copier_.check(order);

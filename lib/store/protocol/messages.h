@@ -23,13 +23,12 @@
 
 namespace mc::store {
 
-inline constexpr size_t kBatchMax = 16384;        // items of one call
-inline constexpr size_t kInventoryMax = 4096;     // records of one inventory message
-inline constexpr size_t kDeadMax = 32768;         // removals that a node remembers
-inline constexpr size_t kDeadPrefixesMax = 1024;  // those by prefix
-inline constexpr size_t kOrdersMax = 1024;        // orders of one heartbeat's answer
-inline constexpr uint32_t kListMax = 10000;       // objects of one page of ls
-inline constexpr size_t kNodesMax = 65536;        // named in one message
+inline constexpr size_t kBatchMax = 16384;     // items of one call
+inline constexpr size_t kInventoryMax = 4096;  // records of one inventory message
+inline constexpr size_t kDeadMax = 32768;      // removals that a node remembers
+inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
+inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
+inline constexpr size_t kNodesMax = 65536;     // named in one message
 inline constexpr uint32_t kReplicasMax = 8;
 inline constexpr size_t kPlacesMax = 2 * kReplicasMax;  // of an object, while one moves
 inline constexpr size_t kUnfencedMax = 16384;           // ranges of a node that nobody may have yet

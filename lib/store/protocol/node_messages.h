@@ -95,11 +95,6 @@ struct Mount {  // inventory messages follow, the last of them with `last`
     a(m.node, m.layout, m.epoch_seen, m.nodes_seen, m.host, m.domain, m.release);
   }
 };
-struct DeadPrefix {  // names of the tenant that start so: copies of before that generation are void
-  std::string tenant{}, prefix{};
-  Generation before{};
-  static void fields(auto& a, auto& m) { a(m.tenant, m.prefix, m.before); }
-};
 struct Inventory {
   static constexpr const char* kName = "inventory";
   using Reply = Mounted;
@@ -114,13 +109,11 @@ struct Inventory {
   // With the last: ranges of no record into which a late writer may still write, kUnfencedMax at
   // most. The master keeps them out of use: it orders the node to forget them.
   std::vector<Extent> unfenced{};
-  Generation mount{};                       // Mounted::fence; 0: not said
-  std::vector<DeadPrefix> dead_prefixes{};  // with the last
+  Generation mount{};  // Mounted::fence; 0: not said
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, wire::at_most<kInventoryMax>(m.records), m.last, m.tier,
       wire::at_most<kDeadMax>(m.dead), wire::at_most<kDeadMax>(m.before),
-      wire::at_most<kUnfencedMax>(m.unfenced), m.mount,
-      wire::at_most<kDeadPrefixesMax>(m.dead_prefixes));
+      wire::at_most<kUnfencedMax>(m.unfenced), m.mount);
   }
 };
 struct Unmount {
@@ -150,10 +143,8 @@ struct Order {
   ReplicaLocation source{};
   bool removed = false;    // of a kForget: the object was removed, not only this replica
   bool abandoned = false;  // of a kForget: its writer never said that it had ended
-  bool prefix = false;     // of a kAddTombstone: of all keys that start with record.key
   static void fields(auto& a, auto& m) {
-    a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed, m.abandoned,
-           m.prefix);
+    a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed, m.abandoned);
   }
 };
 

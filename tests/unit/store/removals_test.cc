@@ -161,6 +161,71 @@ TEST_CASE("a removal of what was put since, and left with its node, is one of it
   CHECK(second->codes == std::vector<Code>{kDone});
 }
 
+// Each lost node's order went to two others, and theirs to two others each.
+TEST_CASE("where all nodes are lost one after the other, what they are to remember does not grow") {
+  FakeCluster c;
+  for (int i = 0; i < 30; ++i) c.add(strf("n%02d", i), 64 * kPage);
+  REQUIRE(c.put("k", kPage) == kDone);
+  const auto asked = ask(c, "k");
+  CHECK(asked->codes.empty());
+  size_t most = 0;
+  const auto unmounts = [&](const NodeId& name) {
+    (void)c.master->handle(Unmount{name, c.nodes[name]->ref.generation, true}, c.now);
+    for (const auto& [node, member] : c.master->members().all())
+      most = std::max(most, member->orders.size());
+  };
+  SUBCASE("in their order") {
+    for (int i = 0; i < 30; ++i) unmounts(strf("n%02d", i));
+  }
+  SUBCASE("all at once, by their silence") {
+    for (const Time end = c.now + c.options_used.client_ttl + 1s; c.now < end; c.now += 500ms) {
+      c.master->tick(c.now);
+      for (const auto& [node, member] : c.master->members().all())
+        most = std::max(most, member->orders.size());
+    }
+  }
+  CHECK(most <= 2);
+  CHECK(c.master->members().all().empty());
+  CHECK(asked->codes == std::vector<Code>{kDone});  // nobody is left
+}
+
+// The master had what its disk has taken out of all tables when it answered.
+TEST_CASE("a removal by prefix waits for disks also where memory has the object") {
+  FakeCluster c;
+  c.add("a", 64 * kPage);
+  FakeDisk disk{c, "a"};
+  REQUIRE(c.put("p/1", kPage, 1) == kDone);
+  TierObject there = on_disk("p/1", 1);
+  there.bytes = kPage;
+  there.checksum = 1;
+  disk.objects["p/1"] = there;
+  disk.mount();
+  const auto asked = ask_prefix(c, "p/"), again = ask_prefix(c, "p/");
+  c.pump();
+  CHECK(asked->codes.empty());
+  CHECK(again->codes.empty());
+  disk.report(TierEvent::kNotGone, there, Code::kUnavailable);
+  REQUIRE(asked->codes.size() == 1);
+  CHECK(asked->refused == 1);
+  CHECK(again->codes.size() == 1);
+}
+
+TEST_CASE(
+    "a put that is under way when its key is removed stays, with the node it was written to") {
+  FakeCluster c;
+  for (const char* name : {"a", "b", "c"}) c.add(name, 64 * kPage);
+  REQUIRE(c.put("k", kPage) == kDone);
+  const NodeId holder = holder_of_all(c);
+  lose(c, holder);
+  c.nodes.erase(holder);
+  const PutGrant grant = c.grant("k", kPage, 2);
+  REQUIRE(grant.outcome.ok());
+  CHECK(c.remove("k")->code == static_cast<uint8_t>(Code::kNotFound));
+  REQUIRE(c.end("k", grant.generation).ok());
+  c.restart_master(kEpoch + 100);
+  CHECK(c.has("k"));
+}
+
 TEST_CASE("a tombstone that is added again, of an earlier removal, gives nothing on") {
   Tombstones t(16);
   t.add("k", Generation{9});

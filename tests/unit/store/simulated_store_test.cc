@@ -437,7 +437,7 @@ void SimulatedStore::remove(Client& client, const ObjectKey& key) {
         client.name, {key, {}, true}, now_ + 1s,
         [this, &client, op, life = lives_](const Result<RemovePrefixed>* reply) {
           const bool done = reply != nullptr && *reply && accepts(client, (*reply)->epoch) &&
-                            (*reply)->refused == 0 && life == lives_;
+                            (*reply)->removed == 1 && life == lives_;
           end(client, op, done ? history::Fate::kDone : history::Fate::kMaybe);
         });
   insist<Remove>(client.name, {{key}, random_.chance(0.5)}, now_ + 1s,
