@@ -57,6 +57,7 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
 }
 
 void Master::handle(const RemovePrefix& m, Time now, Done<RemovePrefixed> done) {
+  if (auto sane = Tenants::check(m.tenant); !sane) return done(fail(sane.error()));
   const auto acks =
       std::make_shared<AckTracker<RemovePrefixed>>(RemovePrefixed{epoch_}, 1, std::move(done));
   RemovePrefixed& reply = acks->reply();

@@ -6,6 +6,7 @@ namespace mc::store {
 
 void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.keys.size()); !sane) return done(fail(sane.error()));
+  if (auto sane = Tenants::check(m.tenant); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Outcomes{epoch_, {}});
   const uint16_t tenant = tenants_.find(m.tenant);
   const auto acks = std::make_shared<AckTracker<Outcomes>>(

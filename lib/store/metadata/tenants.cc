@@ -50,13 +50,17 @@ uint16_t Tenants::find(std::string_view name) const {
   return it == by_name_.end() ? kNone : it->second;
 }
 
+Result<> Tenants::check(std::string_view name) {
+  if (name.size() <= kTenantBytesMax && name.find('\0') == std::string_view::npos) return {};
+  return fail(Code::kInvalid, "tenant '%s': want 1 to %zu bytes, any but NUL", escape(name).c_str(),
+              kTenantBytesMax);
+}
+
 Result<uint16_t> Tenants::get(std::string_view name) {
   if (const uint16_t known = name.empty() && !all_.empty() ? uint16_t{0} : find(name);
       !all_.empty() && known != kNone)
     return known;
-  if (name.size() > kTenantBytesMax || name.find('\0') != std::string_view::npos)
-    return fail(Code::kInvalid, "tenant '%s': want 1 to %zu bytes, any but NUL",
-                escape(name).c_str(), kTenantBytesMax);
+  MC_TRY_(check(name));
   if (all_.size() >= kMax)
     return fail(Code::kBusy, "tenant '%s': there are %zu tenants already", escape(name).c_str(),
                 all_.size());

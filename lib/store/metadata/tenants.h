@@ -60,6 +60,7 @@ class Tenants {
 
   uint16_t find(std::string_view name) const;  // kNone for an unknown tenant; empty: "default"
   // Adds the tenant if it is unknown. Errors: kInvalid (malformed name); kBusy (too many tenants).
+  static Result<> check(std::string_view name);  // empty: the default one
   Result<uint16_t> get(std::string_view name);
   Tenant& operator[](uint16_t tenant) { return *all_[tenant]; }
   const Tenant& operator[](uint16_t tenant) const { return *all_[tenant]; }

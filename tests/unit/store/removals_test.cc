@@ -86,6 +86,20 @@ TEST_CASE("names of other tenants are others") {
   CHECK(ask(c, "k", "default")->codes.empty());
 }
 
+// While a node is away, orders to others have that name: a long one would not fit.
+TEST_CASE("a removal for a tenant whose name no tenant can have is refused") {
+  FakeCluster c;
+  c.add("a", 64 * kPage);
+  for (const std::string& tenant :
+       {std::string(kTenantBytesMax + 1, 't'), std::string("t\0u", 3)}) {
+    c.master->handle(Remove{{"k"}, false, tenant}, c.now,
+                     [](const Result<Outcomes>& r) { CHECK(r.error().code == Code::kInvalid); });
+    c.master->handle(
+        RemovePrefix{"k", {}, false, tenant}, c.now,
+        [](const Result<RemovePrefixed>& r) { CHECK(r.error().code == Code::kInvalid); });
+  }
+}
+
 TEST_CASE("a removal whose holder is lost waits for others to remember it") {
   FakeCluster c;
   for (const char* name : {"a", "b", "c", "d"}) c.add(name, 64 * kPage);
