@@ -14,9 +14,18 @@ bool of_host(const std::string& location) {
 Result<> Devices::open(xfer::Engine& engine, const Clock& clock) {
   if (platform_ != nullptr) return {};
   MC_TRY(auto platform, xfer::open_device_platform(offered(), clock));
+  return add(engine, std::move(platform));
+}
+
+Result<> Devices::add(xfer::Engine& engine, std::shared_ptr<xfer::DevicePlatform> platform) {
   MC_TRY_(engine.add_memory_kind(platform->first().kind, platform));
   platform_ = std::move(platform);
   return {};
+}
+
+Result<> Devices::use(xfer::Engine& engine, std::shared_ptr<xfer::DevicePlatform> platform) {
+  Lock lock(mutex_);
+  return add(engine, std::move(platform));
 }
 
 Result<> Devices::open_named(xfer::Engine& engine, const Clock& clock) {

@@ -29,10 +29,14 @@ class Devices {
   std::vector<device::Info> list(xfer::Engine& engine, const Clock& clock);
   // "cuda:1", or "cpu". kUnavailable: a device is lost, or does not open.
   Result<std::string> location_of(xfer::Engine& engine, const Clock& clock, const void* address);
+  // Uses these, whatever may be opened: for tests.
+  Result<> use(xfer::Engine& engine, std::shared_ptr<xfer::DevicePlatform> platform);
 
  private:
   std::string offered() const { return which_ == "auto" ? "cuda" : which_; }
   Result<> open(xfer::Engine& engine, const Clock& clock) MC_REQUIRES(mutex_);
+  Result<> add(xfer::Engine& engine, std::shared_ptr<xfer::DevicePlatform> platform)
+      MC_REQUIRES(mutex_);
 
   const std::string which_;
   Mutex mutex_;

@@ -41,7 +41,7 @@ extern "C" {
 typedef enum mc_code {
   MC_OK = 0,
   MC_INVALID = 1,     /* the request is wrong: do not retry */
-  MC_NOT_FOUND = 2,   /* no such segment, batch or option */
+  MC_NOT_FOUND = 2,   /* no such segment, batch, key or file */
   MC_EXISTS = 3,      /* already there */
   MC_NO_SPACE = 4,    /* not enough memory */
   MC_BUSY = 5,        /* retry later */
@@ -88,6 +88,7 @@ MC_API uint64_t mc_features(void);
  * (whose memory may be registered: auto, GPUs, whose driver is loaded when one is first named;
  * cuda, the same when the engine opens, so that addresses tell; none; stand-in, for drills). */
 MC_API mc_code mc_options_new(mc_options** out);
+/* MC_INVALID: no such option, or it has no such value. */
 MC_API mc_code mc_options_set(mc_options* options, const char* name, const char* value);
 MC_API void mc_options_free(mc_options* options);
 
@@ -137,6 +138,7 @@ MC_API uint64_t mc_memory_offset(const mc_memory* memory); /* of its first byte 
 MC_API void mc_memory_free(mc_memory* memory);
 
 /* ---- peers */
+/* MC_UNAVAILABLE: nothing answers there in time. */
 MC_API mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned timeout_ms,
                                mc_segment* out);
 MC_API mc_code mc_segment_bytes(mc_engine* engine, mc_segment segment, uint64_t* out);
@@ -146,8 +148,8 @@ MC_API void mc_segment_close(mc_engine* engine, mc_segment segment);
  * when its option "addresses" is on; they help an attacker, so it is off. Asks the owner once, for
  * up to a second, when it knows of no memory there. MC_NOT_FOUND: none is offered there, or the
  * segment is not open; MC_INVALID: the range ends outside its buffer; MC_UNSUPPORTED: the owner
- * does not tell; MC_TIMEOUT, MC_UNAVAILABLE: it does not answer. Requests to memory that was
- * withdrawn since fail, also when other memory is offered at that address now. */
+ * does not tell; MC_UNAVAILABLE: it does not answer. Requests to memory that was withdrawn since
+ * fail, also when other memory is offered at that address now. */
 MC_API mc_code mc_segment_offset(mc_engine* engine, mc_segment segment, uint64_t address,
                                  uint64_t bytes, uint64_t* offset);
 
@@ -192,7 +194,8 @@ MC_API mc_code mc_batch_submit(mc_engine* engine, mc_batch batch, const mc_reque
                                size_t count);
 /* Of the request with this index, in the order of submission. */
 MC_API mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_status* out);
-/* MC_OK when all completed, MC_TIMEOUT when they are not done yet, else the first failure. */
+/* MC_OK when all completed, MC_TIMEOUT when they are not done yet, else the first failure.
+ * MC_NOT_FOUND: no such batch. */
 MC_API mc_code mc_batch_wait(mc_engine* engine, mc_batch batch, unsigned timeout_ms);
 /* When it returns, no byte of local memory is read or written any more. */
 MC_API void mc_batch_cancel(mc_engine* engine, mc_batch batch);
@@ -200,11 +203,13 @@ MC_API void mc_batch_free(mc_engine* engine, mc_batch batch); /* cancels what ha
 
 /* ---- notices: messages from peer to peer, in order. At most 255 bytes of name and 64 KiB of data
  * (MC_INVALID). 4096 of them, and 16 MiB, wait at the receiver; more are MC_BUSY at the sender.
- * Segments must be opened by their address (MC_INVALID). MC_STALE: the peer was restarted. */
+ * MC_NOT_FOUND: the segment is not open; MC_UNAVAILABLE, MC_TIMEOUT: the peer is gone, or does not
+ * answer; MC_STALE: it was restarted. */
 MC_API mc_code mc_notify(mc_engine* engine, mc_segment segment, const char* name, const void* data,
                          size_t bytes, unsigned timeout_ms);
 /* As mc_batch_submit; then the peers of the requests get a notice, when all of its bytes are there
- * and only then. Each delivery is one more request of the batch, behind these. */
+ * and only then: none when a request fails or is cancelled. Each delivery is one more request of
+ * the batch, behind these, and fails with them. MC_INVALID: no requests. */
 MC_API mc_code mc_batch_submit_notify(mc_engine* engine, mc_batch batch, const mc_request* requests,
                                       size_t count, const char* name, const void* data,
                                       size_t bytes);

@@ -147,7 +147,7 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
   const Duration attempt = kPuts ? one_try(left(deadline), wait) : wait + kAttempt;
   if constexpr (std::is_same_v<M, PutStart>)
     shared_->unheard.give_back_left(*master_, shared_->epoch,
-                                    std::min(left(deadline), kAttempt / 10));
+                                    std::min(left(deadline) / 2, kAttempt / 10));
   for (int tries = several_ ? kStaleTries : 1;;) {
     const Duration budget = whole_ms(std::min(left(deadline), attempt));
     if (budget <= Duration::zero()) return fail(why);

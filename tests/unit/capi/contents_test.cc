@@ -122,17 +122,7 @@ TEST_CASE("memory of this process joins the pool, is preferred for its own puts,
   how.bytes = 16 * kMiB;
   mc_memory_free(memory);
   REQUIRE(mc_store_lend(store, &how, &node) == MC_OK);
-  const auto ready = [&](uint32_t wanted) {
-    const SteadyClock clock;
-    const Time end = clock.now() + 60s;
-    uint32_t nodes = 0;
-    while (nodes != wanted && clock.now() < end) {
-      std::this_thread::yield();
-      REQUIRE(mc_store_health(store, 60'000, &nodes, nullptr) == MC_OK);
-    }
-    return nodes == wanted;
-  };
-  REQUIRE(ready(2));
+  pool.await_nodes(2);
   mc_put_options local{};
   local.size = sizeof local;
   local.flags = MC_PUT_PREFER_LOCAL;
@@ -159,7 +149,7 @@ TEST_CASE("memory of this process joins the pool, is preferred for its own puts,
   CHECK(back == value);
   // What it holds goes with it.
   mc_lent_free(node);
-  REQUIRE(ready(1));
+  pool.await_nodes(1);
   int found = 1;
   REQUIRE(mc_store_exists(store, "k", 1, &found) == MC_OK);
   CHECK(found == 0);

@@ -1,12 +1,16 @@
 // Memory of devices and files through the C interface, over the stand-in.
 #include <doctest/doctest.h>
+#include <sys/fsuid.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "capi/common.h"
 #include "capi/mc/transfer.h"
+#include "device/stand_in.h"
 #include "tests/unit/capi/pool.h"
 
 namespace mc::capi {
@@ -128,6 +132,24 @@ TEST_CASE("an engine names its devices, and one without them says so") {
   CHECK(refused(on_demand, "tape:0"));
   CHECK(refused(with, "cuda:0"));
   CHECK(mc_memory_allocate_at(with.engine, 1ull << 50, "stand-in:0", 0, &out) == MC_NO_SPACE);
+  CHECK(mc_memory_allocate_at(with.engine, 4096, "stand-in:1", 0, &out) == MC_NOT_FOUND);
+  CHECK(mc_memory_allocate_at(with.engine, 1ull << 45, "cpu", 0, &out) == MC_NO_SPACE);
+  CHECK(out == nullptr);
+}
+
+TEST_CASE("memory of a device that was lost is somewhere that nobody can tell") {
+  Node node("node", "auto");
+  const SteadyClock clock;
+  const auto device = device::StandIn::make(clock, {});
+  xfer::Engine& engine = *node.engine->engine;
+  REQUIRE(node.engine->devices.use(
+      engine, std::make_shared<xfer::DevicePlatform>(std::vector<device::DevicePtr>{device})));
+  const auto memory = engine.allocate(4096, true, "stand-in:0");
+  REQUIRE(memory);
+  CHECK(location_of(node, memory->data()) == "stand-in:0");
+  device->inject({.lost = true});
+  char location[32];
+  CHECK(mc_memory_kind(node.engine, memory->data(), location) == MC_UNAVAILABLE);
 }
 
 TEST_CASE("the engine of a store has memory of the host only") {
@@ -164,6 +186,25 @@ TEST_CASE("a file is memory that peers read and write") {
   CHECK(mc_memory_register_file(owner.engine, path.c_str(), 0, 0, &file) == MC_NOT_FOUND);
   CHECK(mc_memory_register_file(owner.engine, nullptr, 0, 0, &file) == MC_INVALID);
   CHECK(mc_memory_register_file(owner.engine, path.c_str(), 0, 0, nullptr) == MC_INVALID);
+}
+
+TEST_CASE("a file that is too short, forbidden, or larger than its disk is refused") {
+  Node owner("owner", "none");
+  const std::string path = "/dev/shm/mc-capi-" + std::to_string(getpid());
+  std::ofstream(path, std::ios::binary) << "four";
+  mc_memory* file = nullptr;
+  const auto code_of = [&](uint64_t bytes, unsigned flags) {
+    return mc_memory_register_file(owner.engine, path.c_str(), bytes, flags, &file);
+  };
+  CHECK(code_of(5, 0) == MC_INVALID);
+  CHECK(code_of(uint64_t{1} << 43, MC_WRITABLE) == MC_NO_SPACE);
+  REQUIRE(::chmod(path.c_str(), 0) == 0);
+  // Of this thread: root may do all.
+  const int user = ::setfsuid(65534);
+  CHECK(code_of(4, 0) == MC_DENIED);
+  ::setfsuid(static_cast<uid_t>(user));
+  CHECK(file == nullptr);
+  std::remove(path.c_str());
 }
 
 }  // namespace

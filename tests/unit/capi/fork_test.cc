@@ -79,6 +79,25 @@ TEST_CASE(
           if (!refused(mc_store_health_async(store, q, 1, 9, &nodes, &bytes))) return check;
           if (!refused(mc_store_match_blocks_async(store, q, 1, &key, 1, hash, 32, 1, &n)))
             return check;
+          mc_piece piece{back, 0, 1, 1, 0, 0};
+          const mc_range_item range{key, &piece, 1};
+          mc_lend_options how{};
+          how.size = sizeof how;
+          how.bytes = 8192;
+          mc_lent* given = nullptr;
+          mc_kv_layout* other = nullptr;
+          const mc_each each = [](void*, const char*, size_t, uint64_t) { return 0; };
+          if (!refused(mc_store_get_ranges(store, &range, 1, 0, nullptr))) return check;
+          if (!refused(mc_store_put_items(store, nullptr, 0, nullptr, nullptr))) return check;
+          if (!refused(mc_store_list(store, "k", 1, each, nullptr))) return check;
+          if (!refused(mc_store_remove_prefix(store, "k", 1, 0, &bytes))) return check;
+          if (!refused(mc_store_locate(store, key, nullptr, 0, &n))) return check;
+          if (!refused(mc_store_health(store, 9, &nodes, &bytes))) return check;
+          if (!refused(mc_store_prefetch(store, &key, 1, &bytes))) return check;
+          if (!refused(mc_store_lend(store, &how, &given))) return check;
+          if (!refused(mc_kv_layout_new(store, &region, 1, 4, &other))) return check;
+          if (!refused(mc_notify(engine, 0, "n", nullptr, 0, 9))) return check;
+          if (!refused(mc_segment_offset(engine, 0, 1, 1, &bytes))) return check;
           if (!refused(mc_queue_wait(queue.get(), 0))) return check;
           if (!refused(mc_queue_cancel(queue.get(), 1))) return check;
           if (!refused(mc_segment_bytes(engine, 0, &bytes))) return check;

@@ -176,10 +176,7 @@ TEST_CASE("a value whose guard words have moved is stale") {
   how.memory = memory;
   mc_lent* node = nullptr;
   REQUIRE(mc_store_lend(store, &how, &node) == MC_OK);
-  const SteadyClock clock;
-  uint32_t nodes = 0;
-  for (const Time end = clock.now() + 60s; nodes != 2 && clock.now() < end;)
-    REQUIRE(mc_store_health(store, 60'000, &nodes, nullptr) == MC_OK);
+  pool.await_nodes(2);
   mc_put_options local{};
   local.size = sizeof local;
   local.flags = MC_PUT_PREFER_LOCAL;

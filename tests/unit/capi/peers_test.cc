@@ -1,45 +1,13 @@
 // Peers of the transfer engine through the C interface: addresses of their memory, and notices.
-#include <doctest/doctest.h>
 #include <poll.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "capi/mc/transfer.h"
+#include "tests/unit/capi/peer.h"
 
 namespace mc::capi {
 namespace {
-
-struct Peer {
-  explicit Peer(const char* name, const char* addresses = "true") {
-    mc_options* options = nullptr;
-    REQUIRE(mc_options_new(&options) == MC_OK);
-    REQUIRE(mc_options_set(options, "addresses", addresses) == MC_OK);
-    REQUIRE(mc_engine_open(name, options, &engine) == MC_OK);
-    mc_options_free(options);
-  }
-  ~Peer() { mc_engine_close(engine); }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
-  mc_segment open(const Peer& other) const {
-    mc_segment segment = 0;
-    REQUIRE(mc_segment_open(engine, mc_engine_address(other.engine), 60'000, &segment) == MC_OK);
-    return segment;
-  }
-  mc_engine* engine = nullptr;
-};
-
-struct Registered {
-  Registered(const Peer& peer, std::vector<char>& memory) {
-    REQUIRE(mc_memory_register(peer.engine, memory.data(), memory.size(), nullptr, MC_WRITABLE,
-                               &handle) == MC_OK);
-  }
-  ~Registered() { mc_memory_free(handle); }
-  Registered(const Registered&) = delete;
-  Registered& operator=(const Registered&) = delete;
-  mc_memory* handle = nullptr;
-};
 
 uint64_t address_of(const void* p) { return reinterpret_cast<uint64_t>(p); }
 
@@ -111,7 +79,7 @@ TEST_CASE("memory that is registered twice is found whole") {
 }
 
 TEST_CASE("an owner without the option does not tell its addresses") {
-  Peer owner("owner", "false"), reader("reader");
+  Peer owner("owner", {}), reader("reader");
   std::vector<char> memory(4096);
   const Registered one(owner, memory);
   uint64_t offset = 0;

@@ -24,10 +24,12 @@ class Pool {
  public:
   // `read_only`: the node says that its memory is, which is not so with a node that tells the
   // truth.
-  explicit Pool(uint64_t bytes = 64 * kMiB, store::MasterOptions how = {}, bool read_only = false)
+  explicit Pool(uint64_t bytes = 64 * kMiB, store::MasterOptions how = {}, bool read_only = false,
+                const std::string& listen = "127.0.0.1:0")
       : loop_(clock_) {
     store::MasterServiceOptions options;
-    options.listen = options.http = "127.0.0.1:0";
+    options.listen = listen;
+    options.http = "127.0.0.1:0";
     options.master = std::move(how);
     options.master.rebuild_wait = 0s;  // what it does not know is absent
     auto master = store::MasterService::open(loop_, options, 1'700'000'000, 1, metrics_);
@@ -92,6 +94,15 @@ class Pool {
   mc_store* store() {
     if (store_ == nullptr) store_ = open();
     return store_;
+  }
+  // Until so many nodes are ready.
+  void await_nodes(uint32_t wanted) {
+    uint32_t nodes = wanted + 1;
+    for (const Time end = clock_.now() + 60s; nodes != wanted && clock_.now() < end;) {
+      std::this_thread::yield();
+      REQUIRE(mc_store_health(store(), 60'000, &nodes, nullptr) == MC_OK);
+    }
+    REQUIRE(nodes == wanted);
   }
 
  private:
