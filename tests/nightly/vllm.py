@@ -18,6 +18,7 @@ import threading
 import time
 
 from vllm_client import stream
+from vllm_front import case_front
 from vllm_nixl import case_nixl
 from vllm_others import case_others
 from vllm_servers import (BIN, BLOCK, ENGINES, OUTPUT, TIMEOUT, Front, Pool, Server, prompts,
@@ -474,7 +475,7 @@ def quantile(server, name):
 
 CASES = {'share': case_share, 'pair': case_pair, 'small': case_small, 'tcp': case_tcp,
          'crowd': case_crowd, 'lora': case_lora, 'multi': case_multi, 'halves': case_halves,
-         'nixl': case_nixl, 'soon': case_soon, 'ranks': case_ranks, 'others': case_others}
+         'nixl': case_nixl, 'soon': case_soon, 'ranks': case_ranks, 'others': case_others, 'front': case_front}
 
 
 def main():

@@ -243,9 +243,12 @@ void Conductor::send_commits(const sched::WorkerRef& to, Duration later) {
                            if (alive.expired()) return;
                            instruments_->tx("commit", reply.has_value());
                            if (reply || (c.again && reply.error().code == Code::kNotFound)) return;
-                           log_warn("conductor", "request %s: commit on %s: %s", c.request.c_str(),
-                                    to.node.c_str(), reply.error().what.c_str());
-                           Worker* const w = unheard(reply.error()) ? workers_.find(to) : nullptr;
+                           const bool retried = unheard(reply.error());
+                           if (!c.again || !retried)
+                             log_warn("conductor", "request %s: commit on %s: %s",
+                                      c.request.c_str(), to.node.c_str(),
+                                      reply.error().what.c_str());
+                           Worker* const w = retried ? workers_.find(to) : nullptr;
                            if (w == nullptr) return;
                            w->commits.push_back({c.wire, c.request, true});
                            if (w->commits.size() == 1) send_commits(to, kCommitAgain);

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "serve/request/openai_members.h"
+#include "serve/translate/engine_chat.h"
 
 namespace mc::serve {
 namespace {
@@ -198,6 +199,16 @@ tl::expected<CompletionRequest, ApiError> own_request(const std::string& path,
   return tl::unexpected(ApiError{404, "own workers do not serve " + path, "", ""});
 }
 
+// Of a request that engines make a chat of.
+std::optional<TokenQuestion> question_of_other(const ProxiedRequest& request) {
+  if (!generates(request.path)) return std::nullopt;
+  const auto body = parse_json(request.body.text());
+  const auto chat = body ? engine_chat(request.path, *body) : std::nullopt;
+  const auto text = chat ? JsonText::parse(dump_json(*chat)) : Result<JsonText>(JsonText());
+  if (!text) return std::nullopt;
+  return token_question(*text, true, request.base, request.adapter);
+}
+
 }  // namespace
 
 tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const std::string& body,
@@ -214,7 +225,10 @@ tl::expected<ParsedRequest, ApiError> parse_asked(const std::string& path, const
   asked.proxied = std::make_shared<ProxiedRequest>(std::move(*proxied));
   asked.own = completion ? completion_of_text(asked.proxied->body, limits)
                          : own_request(path, body, limits);
-  if (!chat && !completion) return asked;
+  if (!chat && !completion) {
+    asked.question = question_of_other(*asked.proxied);
+    return asked;
+  }
   const bool other = asked.proxied->base != limits.model;  // whose tokenizer we do not have
   if (!asked.own && !other) asked.proxied->tokens = own_tokens(*asked.proxied, limits);
   // A text's tokens are the same here, if we have the model's tokenizer; a chat's may differ.

@@ -3,6 +3,7 @@
 #include "base/units.h"
 #include "serve/translate/chat_request.h"
 #include "serve/translate/chat_request_impl.h"
+#include "serve/translate/engine_chat.h"
 
 namespace mc::serve {
 namespace {
@@ -128,7 +129,12 @@ tl::expected<Json, ApiError> chat_of_messages(const Json& body) {
   if (const Json* const system = member(body, "system")) {
     auto parts = text_parts(*system, "system", {"text"});
     if (!parts) return tl::unexpected(parts.error());
-    messages.push_back({{"role", "system"}, {"content", std::move(*parts)}});
+    if (parts->is_array())
+      std::erase_if(parts->get_ref<Json::array_t&>(), [](const Json& part) {
+        return is_billing_header(part["text"].get_ref<const std::string&>());
+      });
+    if (!parts->is_array() || !parts->empty())
+      messages.push_back({{"role", "system"}, {"content", std::move(*parts)}});
   }
   if (const Done done = add_messages(body, messages); !done) return tl::unexpected(done.error());
   if (const Done done = add_tools(body, chat); !done) return tl::unexpected(done.error());

@@ -52,7 +52,8 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   members_.heard(*node, now);
   for (const ObjectRecord& record : m.records) adopt(*node, record, now);
   for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
-    tombstones_.learn(m.dead[i], Generation{m.before[i]});
+    if (m.before[i] >> 32 <= epoch_)  // else it would void what is put from now on
+      tombstones_.learn(m.dead[i], Generation{m.before[i]});
   // Nobody gets these until the node acknowledges that it forgot them.
   for (size_t i = 0; i < std::min(m.unfenced.size(), kUnfencedMax) && m.last; ++i) {
     ObjectRecord record;

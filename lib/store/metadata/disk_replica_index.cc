@@ -6,6 +6,8 @@
 namespace mc::store {
 
 struct DiskReplicaIndex::Holder {
+  using Waiting = std::vector<std::shared_ptr<Forgetting>>;
+
   explicit Holder(uint32_t number_given) : number(number_given) {}
   const uint32_t number;
   NodeRef node;
@@ -18,7 +20,10 @@ struct DiskReplicaIndex::Holder {
   std::deque<TierJob> jobs;  // not yet acknowledged
   uint64_t next_seq = 1, told = 0;
   uint64_t offload_seq = 0, hurried = 0;  // newest offload; newest that is written at once
-  std::map<std::pair<std::string, uint64_t>, std::vector<std::shared_ptr<Forgetting>>> forgets;
+  using Forgets = std::map<std::pair<std::string, uint64_t>, Waiting>;
+  Forgets forgets;
+  // Those of the listing before that this one has not named so far.
+  std::set<Forgets::key_type> unlisted;
   std::function<void(const Result<TierWork>&)> beat;
 
   bool lists(const TierListing& said) const { return said.number == 0 || said.number == listing; }
@@ -80,7 +85,9 @@ bool DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refu
         !m.first && holder != nullptr && number == holder->listing && m.page == holder->pages;
     if (!begins && !goes_on) return false;
   }
+  Holder::Forgets open;  // what the disk lists again is not forgotten yet
   if (m.first) {
+    if (holder != nullptr) open = std::exchange(holder->forgets, {});
     drop(m.node, now);
     holder = nullptr;
   }
@@ -95,15 +102,21 @@ bool DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refu
     holder->capacity = m.capacity;
     holder->value_max = m.value_max == 0 ? UINT64_MAX : m.value_max;
     holder->listing = m.listing.number;
+    for (const auto& [what, waiting] : open) holder->unlisted.insert(what);
+    holder->forgets = std::move(open);
   }
   ++holder->pages;
   for (const TierObject& object : m.objects) add(*holder, object, refused);
   holder->ready = m.last;
+  if (m.last)
+    for (const auto& [name, generation] : std::exchange(holder->unlisted, {}))
+      holder->end_forget(name, Generation{generation});
   return true;
 }
 
 void DiskReplicaIndex::add(Holder& holder, const TierObject& o, const Refused& refused) {
-  const bool sound = !o.name.empty() && o.name.size() <= UINT16_MAX && o.generation;
+  const bool open = holder.unlisted.erase({o.name, o.generation.n}) > 0;
+  const bool sound = !open && !o.name.empty() && o.name.size() <= UINT16_MAX && o.generation;
   if (!sound || (refused && refused(o))) return order_forget(holder, o.name, o.generation, nullptr);
   const auto known = objects_.find(o.name);
   if (known && (known->bytes != o.bytes || known->checksum != o.checksum)) {

@@ -51,7 +51,8 @@ class DiskReplicaIndex {
   // The holder must forget an object for which `refused` is true: memory stores another content
   // under its name, or it was removed while its node was away.
   using Refused = std::function<bool(const TierObject&)>;
-  // Returns: false if the page is of an earlier listing, or not the next one of its listing.
+  // What it was to forget is done where the whole listing does not name it; else it is ordered
+  // again. Returns: false if the page is of an earlier listing, or not the next one of its listing.
   bool mount(const TierMount& m, const NodeRef& node, const Refused& refused, Time now);
   // Returns: false if the node has not mounted its tier, or by another listing.
   bool beat(const TierHeartbeat& m, Time now, std::function<void(const Result<TierWork>&)> done);

@@ -51,6 +51,7 @@ void Directory::add_tombstone(const ObjectRecord& record, Generation before) {
 }
 
 void Directory::learn_dead(uint64_t hash, uint64_t before) {
+  newest_ = std::max(newest_, Generation{before});
   dead_.emplace_back(hash, before);
   if (dead_.size() > kDeadMax) dead_.pop_front();
 }

@@ -207,6 +207,7 @@ void FileStorage::beat() {
 void FileStorage::take(const TierWork& work) {
   if (work.status != static_cast<uint8_t>(BeatStatus::kOk)) return mount();
   if (node_.outdated(work.epoch)) return retry(outdated(work.epoch));
+  std::vector<ssd::Stored> removed;
   for (const TierJob& job : work.jobs) {
     if (job.seq <= taken_) continue;
     taken_ = job.seq;
@@ -216,6 +217,7 @@ void FileStorage::take(const TierWork& work) {
             job.object.name, job.object.generation});
     } else if (job.kind == static_cast<uint8_t>(TierJobKind::kForget)) {
       give_up(job.object);
+      removed.push_back(stored_of(job.object));
     } else if (job.kind == static_cast<uint8_t>(TierJobKind::kBring)) {
       bringing_.push_back(job.object);
     } else {
@@ -224,6 +226,10 @@ void FileStorage::take(const TierWork& work) {
       gathering_.back().job.object.keep_until_s = keep_clock().here(job.object.keep_until_s);
     }
   }
+  if (writing_)  // it may write one of them
+    removals_.later.insert(removals_.later.end(), removed.begin(), removed.end());
+  else if (!removed.empty())
+    forget(std::move(removed), false);
   if (work.hurry)
     for (Offload& o : gathering_) o.due = std::min(o.due, loop_.now());
   cut();

@@ -166,7 +166,7 @@ void FileStorage::written(const std::shared_ptr<Batch>& batch) {
   arm();
 }
 
-// Cancels gathered writes of removed objects. Objects of the current write are forgotten after it.
+// Cancels a gathered write of a removed object.
 void FileStorage::give_up(const TierObject& object) {
   std::erase_if(gathering_, [&](const Offload& o) {
     const bool same =
@@ -174,18 +174,19 @@ void FileStorage::give_up(const TierObject& object) {
     if (same) gathering_bytes_ -= o.job.object.bytes;
     return same;
   });
-  if (writing_)
-    removals_.later.push_back(stored_of(object));
-  else
-    forget({stored_of(object)}, false);
 }
 
-// Nothing is reported gone that the next start might find again.
+// Nothing is reported gone that the next start might find again. What is removed together is made
+// durable together. If that fails, each is tried alone, because one may have failed for all.
 void FileStorage::forget(std::vector<ssd::Stored> objects, bool damaged) {
   if (damaged) damaged_.add(objects.size());
   writer_->post([this, objects = std::move(objects)] {
     auto outcome = backend_->remove(objects);
     mail_->post([this, objects, outcome = std::move(outcome)] {
+      if (!outcome && objects.size() > 1) {
+        for (const ssd::Stored& o : objects) forget({o}, false);
+        return;
+      }
       const TierEvent event = outcome ? TierEvent::kGone : TierEvent::kNotGone;
       const Code code = outcome ? Code{} : outcome.error().code;
       if (!outcome) {

@@ -58,6 +58,38 @@ TEST_CASE("F87, F175: chats are routed by the engine's own tokens, and it asks f
   CHECK(route["best_tokens"] == (n - 1) / 4 * 4);
 }
 
+TEST_CASE("messages and responses are routed by the engine's own tokens, as chats are") {
+  const std::string text(200, 'x');
+  const std::string messages =
+      R"({"model":"tiny","max_tokens":8,"messages":[{"role":"user","content":")" + text + "\"}]}";
+  const std::string response = R"({"model":"tiny","input":")" + text + "\"}";
+  const std::pair<std::string, std::string> all[] = {{"/v1/messages", messages},
+                                                     {"/v1/responses", response}};
+  for (const auto& asked : all) {
+    const auto& path = asked.first;
+    const auto& body = asked.second;
+    CAPTURE(path);
+    Mixed m(false);
+    MockEngine& a = m.engine("a");
+    MockEngine& b = m.engine("b");
+    m.ask(path, body);
+    MockEngine& first = a.came.empty() ? b : a;
+    REQUIRE(m.indexed(a.came.empty() ? "b" : "a", first.names.size()));
+    CHECK(a.tokenized + b.tokenized == 1);
+    m.ask(path, body);
+    CHECK(first.came.size() == 2);
+    CHECK(first.came[1].body == body);
+    const auto explained = *parse_json(m.ask("/explain/mine").body);
+    const auto n = explained["prompt_tokens"].get<size_t>();
+    CHECK(n / 4 == first.names.size());
+    CHECK(explained["decisions"][0]["reused_tokens"] == (n - 1) / 4 * 4);
+    // What only the engine knows is a matter of the text.
+    const char* const kept = R"({"model":"tiny","input":"x","previous_response_id":"r"})";
+    m.ask("/v1/responses", kept);
+    CHECK(a.tokenized + b.tokenized == 1);
+  }
+}
+
 TEST_CASE("equal questions for tokens are one, and an engine that is late is not waited for") {
   Mixed m(false);
   MockEngine& e = m.engine("e0");

@@ -81,6 +81,9 @@ struct MockEngine {
       text = prompt->get<std::string>();
     else if (const Json* messages = member(body, "messages"))
       text = "<the mock's own system message>" + dump_json(*messages) + "<assistant>";
+    else if (const Json* input = member(body, "input"))  // of a response
+      text = "<the mock's own system message>" +
+             dump_json(Json::array({{{"role", "user"}, {"content", *input}}})) + "<assistant>";
     else
       text = dump_json(body);
     std::vector<int32_t> tokens;

@@ -246,6 +246,36 @@ TEST_CASE("a node that lists its disk anew keeps what it lists") {
   CHECK(d.tier.objects().used_by("") == 100);
 }
 
+// It was answered as done, and the next start of a master found it again.
+TEST_CASE("a forget is not done while a new listing of the disk names the object") {
+  Disks d;
+  d.mount("a", {object("k", 5), object("m", 5), object("n", 5)});
+  std::vector<std::string> gone;
+  for (const char* name : {"k", "m"})
+    d.tier.forget(name, [&gone, name](const Result<>&) { gone.push_back(name); });
+  const auto page = [&](bool first, std::vector<TierObject> objects) {
+    d.tier.mount({"a", Generation{1}, 1 * kGiB, first, !first, std::move(objects)},
+                 {"a", "127.0.0.1:1", Generation{1}}, {}, t0);
+  };
+  page(true, {object("k", 5)});
+  CHECK(gone.empty());
+  page(false, {object("n", 5)});
+  CHECK(gone == std::vector<std::string>{"m"});
+  CHECK(!d.tier.objects().has("k"));
+  CHECK(d.tier.objects().has("n"));
+  d.tier.forget("k", [&](const Result<>&) { gone.push_back("again"); });  // joins it
+  d.told.clear();
+  d.beat("a");
+  REQUIRE(d.told["a"].size() == 1);
+  CHECK(d.told["a"][0].object.name == "k");
+  d.report("a", TierEvent::kGone, "k", 5);
+  CHECK(gone == std::vector<std::string>{"m", "k", "again"});
+  d.tier.forget("n", [&](const Result<>&) { gone.push_back("n"); });
+  page(true, {object("n", 5)});
+  d.tier.drop("a", t0);  // in the middle of a listing
+  CHECK(gone.back() == "n");
+}
+
 TEST_CASE("a tenant's objects are its own, in the order of their keys and of their coming") {
   Disks d;
   const std::string space("t\0", 2);

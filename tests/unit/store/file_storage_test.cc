@@ -220,6 +220,33 @@ TEST_CASE("a removal that the disk refuses is an error, and what was removed sta
   for (int i = 0; i < 3; ++i) CHECK(w.get(i) == (i == 1 ? "not-found" : "right"));
 }
 
+TEST_CASE("of objects that are removed together, one that the disk refuses is an error alone") {
+  const Folder folder;
+  Setup setup;
+  setup.folder = folder.path;
+  setup.backend = "file";
+  setup.offload = "eager";
+  setup.memory = 16 * kMiB;
+  World w(setup);
+  for (int i = 0; i < 3; ++i) CHECK(w.put(i));
+  CHECK(w.within(30s, [&] { return w.stat().disk_objects == 3; }));
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path))
+    if (entry.is_regular_file() && entry.file_size() >= kValue) files.push_back(entry.path());
+  REQUIRE(files.size() == 3);
+  std::filesystem::remove(files[0]);
+  std::filesystem::create_directories(files[0] / "full");  // no file: it cannot be unlinked
+  int refused = 0;
+  for (const auto& removed : w.client->remove({w.key(0), w.key(1), w.key(2)}, true)) {
+    if (removed) continue;
+    ++refused;
+    CHECK(removed.error().code == Code::kUnavailable);
+  }
+  CHECK(refused == 1);
+  CHECK(!std::filesystem::exists(files[1]));
+  CHECK(!std::filesystem::exists(files[2]));
+}
+
 TEST_CASE("a node that ends writes the gathered objects first") {
   const Folder folder;
   Setup setup;

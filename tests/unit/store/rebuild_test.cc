@@ -34,6 +34,22 @@ TEST_CASE("what was removed or evicted does not come back") {
   CHECK(c.stat().objects == objects);
 }
 
+TEST_CASE("a node cannot void what will be put") {
+  FakeCluster c;
+  c.add("a", 10 * kPage).directory.learn_dead(Tombstones::hash_of("k"), UINT64_MAX);
+  c.add("b", 64 * kMiB);
+  REQUIRE(c.put("k", 20 * kPage) == kDone);
+  c.restart_master(kEpoch + 5);  // "a" is the first to mount
+  CHECK(c.has("k"));
+}
+
+TEST_CASE("a removal is the newest that a node knows, and the next master exceeds it") {
+  Directory directory{Layout{0, 64 * kMiB, 64 * kMiB}};
+  CHECK(directory.newest() == Generation{});
+  directory.learn_dead(Tombstones::hash_of("k"), 7ull << 32 | 3);
+  CHECK(directory.newest() == Generation{7ull << 32 | 3});
+}
+
 TEST_CASE("a removal is answered only when the holders have forgotten") {
   FakeCluster c;
   c.add("n", 64 * kMiB);
