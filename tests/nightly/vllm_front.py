@@ -36,7 +36,7 @@ class Messages(Chat):
 
     def counts(self, usage):
         cached = usage.get('cache_read_input_tokens') or 0
-        return usage['input_tokens'] + cached, cached
+        return usage['input_tokens'] + cached + (usage.get('cache_creation_input_tokens') or 0), cached
 
     def said(self, text):
         return {'role': 'assistant', 'content': [{'type': 'text', 'text': text}]}
@@ -95,7 +95,8 @@ def case_front(test, chance):
                 said.append({'role': 'user', 'content': text})
                 reply, headers = ask(front.port, 'POST', form.path, {'model': front.model, **form.body(said)})
                 explained, _ = ask(front.port, 'GET', f'/explain/{headers["x-request-id"]}')
-                knew = explained['decisions'][-1]['reused_tokens']
+                decision = explained['decisions'][-1]
+                knew = decision['reused_tokens']
                 prompt, cached = form.counts(reply['usage'])
                 test.check(abs(knew - cached) <= BLOCK and cached >= (before[number] - 1) // BLOCK * BLOCK - BLOCK,
                            f'{form.path} turn {turn} of {number}: {cached} of {prompt} tokens were cached, it knew of {knew}')
