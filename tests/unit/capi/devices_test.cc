@@ -138,16 +138,16 @@ TEST_CASE("an engine names its devices, and one without them says so") {
 }
 
 TEST_CASE("memory of a device that was lost is somewhere that nobody can tell") {
-  Node node("node", "auto");
   const SteadyClock clock;
-  const auto device = device::StandIn::make(clock, {});
+  const auto stand_in = device::StandIn::make(clock, {});
+  Node node("node", "auto");
   xfer::Engine& engine = *node.engine->engine;
   REQUIRE(node.engine->devices.use(
-      engine, std::make_shared<xfer::DevicePlatform>(std::vector<device::DevicePtr>{device})));
+      engine, std::make_shared<xfer::DevicePlatform>(std::vector<device::DevicePtr>{stand_in})));
   const auto memory = engine.allocate(4096, true, "stand-in:0");
   REQUIRE(memory);
   CHECK(location_of(node, memory->data()) == "stand-in:0");
-  device->inject({.lost = true});
+  stand_in->inject({.lost = true});
   char location[32];
   CHECK(mc_memory_kind(node.engine, memory->data(), location) == MC_UNAVAILABLE);
 }
