@@ -109,6 +109,13 @@ def print_slowest(results):
         print(f'{result.seconds:9.2f} s  {result.name}')
 
 
+def print_python(results):
+    """The gate's part of the Python tests is to take less than 90 s in all."""
+    seconds = [r.seconds for r in results.values() if r.name.startswith('python/')]
+    if seconds:
+        print(f'{sum(seconds):9.2f} s  the {len(seconds)} of python/ together')
+
+
 def print_absent(build, results):
     absent = [r for r in results.values() if r.verdict in ('skipped', 'not run')]
     cases = list(cases_without_end(build, [r for r in results.values() if r.verdict == 'failed'])) \
@@ -171,6 +178,7 @@ def run_once(build, words, table):
     if table:
         write_table(table, build, results)
     print_slowest(results)
+    print_python(results)
     print_absent(build, results)
     print_flaky(first, flaky)
     failed = failures(results)
