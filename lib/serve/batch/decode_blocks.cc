@@ -102,6 +102,16 @@ void DecodeBlocks::grow(std::vector<DecodeKvPtr> running) {
             [](const DecodeKvPtr& a, const DecodeKvPtr& b) { return a->age < b->age; });
   for (const DecodeKvPtr& s : running)
     if (s->kv == KvPlace::kHere) s->stalled = !extend(s);
+  if (batch_.batch().size() != 1 || leaving_ > 0) return;  // else others go on, or will
+  for (const DecodeKvPtr& s : running)
+    if (s->stalled && youngest_after(s->age) == nullptr && older_waits(s->age)) return preempt(s);
+}
+
+// For a place in the batch.
+bool DecodeBlocks::older_waits(uint64_t age) const {
+  return std::any_of(by_age_.begin(), by_age_.lower_bound(age), [this](const auto& entry) {
+    return batch_.state(entry.second->request) == DecodeState::kReady;
+  });
 }
 
 // False: it has to wait for blocks that are coming free.

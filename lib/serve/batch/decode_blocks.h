@@ -10,8 +10,9 @@
 // blocks fit beside the watermark. Until then reservations leave room for it, too.
 //
 // Nothing waits for ever: a sequence is preempted for older ones only, so the oldest always goes
-// on, and a request that the whole pool could not hold is refused when it comes. Blocks into which
-// a prefill side may still write are fenced before others get them.
+// on. One that is alone in the batch and has no block for its next token leaves its place to older
+// ones that wait for a place. A request that the whole pool could not hold is refused when it
+// comes. Blocks into which a prefill side may still write are fenced before others get them.
 //
 // The KV itself is moved by a KvMover: a live worker's (serve/worker/decode_memory.h), or a
 // simulated one's (sim/cluster/decoder.h).
@@ -102,6 +103,7 @@ class DecodeBlocks {
   uint64_t headroom() const;
   bool extend(const DecodeKvPtr& s);
   DecodeKvPtr youngest_after(uint64_t age) const;
+  bool older_waits(uint64_t age) const;
   void preempt(const DecodeKvPtr& s);
   KvWay way(const DecodeKv& s) const;
   void give_up_blocks(DecodeKv& s);

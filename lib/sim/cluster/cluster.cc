@@ -156,7 +156,8 @@ void Cluster::become_decode(uint32_t i) {
                   .preempt = o_.preempt,
                   .watermark = o_.watermark,
                   .swap_bytes = o_.swap_memory.n,
-                  .copy_bytes_per_s = o_.load_bytes_per_s};
+                  .copy_bytes_per_s = o_.load_bytes_per_s,
+                  .tbt_slo = o_.batch_tbt_slo};
     n.decoder = std::make_unique<Decoder>(spec_, d, o_.keep_gaps);
   }
   if (coupled_) return;
@@ -243,6 +244,9 @@ void SimOptions::describe(OptionList& v) {
   v("watermark", watermark,
     "share of a decode node's blocks that new requests leave free for answers that grow");
   v("swap-memory", swap_memory, "host memory of a decode node for the KV of preempted requests");
+  v("batch-tbt-slo", batch_tbt_slo,
+    "requests join a decode node's batch while the predicted time of its step stays within this, "
+    "as with --tbt-slo of mc-decode; 0s: always");
   v("pool-tokens", pool_tokens,
     "tokens of KV that each node offers to the KV store's pool; 0: there is no pool");
   v("pool-reuse", pool_reuse,
@@ -304,6 +308,7 @@ Result<> check(const SimOptions& o) {
         static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
   if (!(o.watermark >= 0 && o.watermark < 1))
     return fail(Code::kInvalid, "--watermark %g: want at least 0 and less than 1", o.watermark);
+  if (o.batch_tbt_slo.count() < 0) return fail(Code::kInvalid, "--batch-tbt-slo is negative");
   if (o.pool_tokens > 1'000'000'000)
     return fail(Code::kInvalid, "--pool-tokens %llu: want at most 1000000000",
                 static_cast<ull>(o.pool_tokens));

@@ -1,8 +1,8 @@
 // Simulates a serving cluster in virtual time, with the live programs' own decisions.
 // The life of a request is the live conductor's: sched::RequestMachine and sched::Fleet decide,
-// charge, wait, backfill, retry and learn. Prefill queue, P/D control and block manager are those
-// of the live programs too. Nodes, NICs and engines are simulated. The same trace, options and seed
-// give the same results, bit by bit.
+// charge, wait, backfill, retry and learn. Prefill queue, decode batch, P/D control and block
+// manager are those of the live programs too. Nodes, NICs and engines are simulated. The same
+// trace, options and seed give the same results, bit by bit.
 //
 // What is modelled. A request arrives and is decided at once. Its decode node locks the blocks of
 // the prompt, or has no room. It joins its prefill node's queue after `overhead`; a longer
@@ -78,6 +78,7 @@ struct SimOptions {
   std::string preempt = "auto";          // of serve::kPreemptModes
   double watermark = 0.01;               // share of the blocks that a reservation leaves free
   Bytes swap_memory{uint64_t{1} << 30};  // of a decode node, for the KV of preempted requests
+  Duration batch_tbt_slo{0};             // of a decode node's batch; 0: all join that may
   uint64_t pool_tokens = 0;              // of KV that each node offers to the store's pool; 0: none
   std::string pool_reuse = "auto";       // of kPoolReuse
   double nic_gbps = 0;                   // of each node, both ways; 0: the model's

@@ -24,9 +24,7 @@ bool Decoder::fits(const Decoding& r) const {
 
 void Decoder::join(Time now) {
   const bool others = !running_.empty();
-  while (!pending_.empty() && fits(pending_.front())) {
-    const Decoding r = pending_.front();
-    pending_.pop_front();
+  const auto one = [&](const Decoding& r) {
     waiting_tokens_ -= r.context;
     if (others)
       stall_s_ += options_.join_share *
@@ -37,6 +35,17 @@ void Decoder::join(Time now) {
     running_.push_back({r, r.answer, record_.size(), 1, now, Time::max(), 0, 0});
     if (memory_) running_.back().kv = memory_->find(r.id);
     fresh_ = true;
+  };
+  if (!memory_) {
+    for (; !pending_.empty() && fits(pending_.front()); pending_.pop_front()) one(pending_.front());
+    return;
+  }
+  for (const uint64_t id : memory_->admit(now)) {
+    const auto it = std::find_if(pending_.begin(), pending_.end(),
+                                 [id](const Decoding& r) { return r.id == id; });
+    if (it == pending_.end()) continue;  // it was out
+    one(*it);
+    pending_.erase(it);
   }
 }
 
@@ -88,7 +97,7 @@ uint64_t Decoder::affordable(uint64_t most) const {
 bool Decoder::allot(Time now) {
   const size_t preemptions = memory_->preemptions().size();
   for (Running& r : out_) {
-    if (r.kv->kv != serve::KvPlace::kHere) continue;
+    if (r.kv->kv != serve::KvPlace::kHere || !memory_->in_batch(*r.kv)) continue;
     context_ += r.request.context;
     running_.push_back(std::move(r));
   }
@@ -143,7 +152,7 @@ void Decoder::release(uint64_t id, Time now) {
 // Blocks came free, or KV is back: between two steps.
 void Decoder::wake(Time now) {
   if (!plan_.running()) return begin(now);
-  if (!out_.empty()) plan_.end_step(now);
+  if (!out_.empty() || !pending_.empty()) plan_.end_step(now);
 }
 
 // ---- steps
@@ -176,9 +185,11 @@ void Decoder::begin(Time now) {
   plan_.stop();
   bool preempted = false;
   if (options_.engine == Engine::kDisaggregated) {
-    if (memory_) memory_->admit(now);
-    join(now);
-    if (memory_) preempted = allot(now);
+    do {
+      join(now);
+      preempted = memory_ && allot(now);
+      // Others may have its place, at once if no KV is moved.
+    } while (preempted && running_.empty() && memory_->deadline() == Time::max());
   } else if (prompt(now)) {
     return;
   }
@@ -256,6 +267,7 @@ void Decoder::tick(Time now, std::vector<Decoded>& ended, std::vector<uint64_t>*
     for (Running& r : running_) {
       r.left -= done.count;
       r.request.context += done.count;
+      if (memory_) memory_->advanced(*r.kv, done.count);
     }
     context_ += done.count * running_.size();
     for (Running& r : running_) {

@@ -5,8 +5,9 @@
 //
 // Three engines:
 //   disaggregated  a joining request's KV must be loaded; a share of that time stalls the others;
-//                  with `memory`, who has blocks is decided as on a live worker (decoder_memory.h),
-//                  else each request takes room for prompt and answer when it joins
+//                  with `memory`, who joins and who has blocks is decided by a live worker's own
+//                  objects (decoder_memory.h), else each request takes room for prompt and answer
+//                  when it joins
 //   coupled        prompts are computed here too, before any further step (vLLM without chunks)
 //   chunked        the same in chunks, one with each step
 //

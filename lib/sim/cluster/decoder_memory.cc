@@ -34,7 +34,7 @@ DecoderMemory::DecoderMemory(const cost::ModelSpec& spec, const DecoderMemoryOpt
       timing_{spec, 1},
       block_bytes_(options.block_tokens * spec.kv_bytes_per_token()),
       manager_(pool(options.blocks), options.block_tokens, 1, kEventsMax),
-      batch_(timing_, {}),
+      batch_(timing_, {.tbt_slo = options.tbt_slo}),
       blocks_(manager_, batch_, *this,
               {options.preempt, options.watermark, options.swap_bytes, block_bytes_}),
       preemptions_(std::move(earlier)) {}

@@ -1,7 +1,7 @@
-// Holds the KV blocks of a simulated decode node.
-// serve::DecodeBlocks decides as on a live worker: who has blocks, who is preempted, who returns.
-// Here KV is moved in virtual time: copies to and from host memory at one rate, computing as the
-// model says. Both run beside the steps. There is no pool.
+// Holds the batch of a simulated decode node, and its KV blocks.
+// A live worker's own objects decide: serve::DecodeBatch who joins, serve::DecodeBlocks who has
+// blocks, who is preempted, who returns. Here KV is moved in virtual time: copies to and from host
+// memory at one rate, computing as the model says. Both run beside the steps. There is no pool.
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once
@@ -24,6 +24,7 @@ struct DecoderMemoryOptions {
   double watermark = 0.01;
   uint64_t swap_bytes = 0;
   double copy_bytes_per_s = 100e9;
+  Duration tbt_slo{0};  // as of serve::DecodeOptions
 };
 
 struct Preemption {
@@ -52,8 +53,13 @@ class DecoderMemory : private serve::KvMover {
   Result<> reserve(uint64_t id, uint64_t prompt, uint64_t answer, Time now);
   KvPtr find(uint64_t id) const;  // nullptr: it has no reservation
   void arrived(uint64_t id);      // its prompt's KV is here
-  // Between steps: begins to bring back those that fit. Returns who joins the batch now.
+  // Between steps: begins to bring back those that fit. Returns who joins the batch now, some of
+  // them again.
   std::vector<uint64_t> admit(Time now);
+  bool in_batch(const Kv& s) const {
+    return batch_.state(s.request) == serve::DecodeState::kRunning;
+  }
+  void advanced(const Kv& s, uint64_t tokens) { batch_.advanced(s.request, tokens); }
   // It has a block for each of its tokens.
   bool suffice(const Kv& s) const { return s.blocks.size() * options_.block_tokens >= s.tokens; }
   // As DecodeBlocks::grow. `step`: for the record.

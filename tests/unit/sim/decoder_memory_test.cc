@@ -1,4 +1,5 @@
-// The memory of a simulated decode node: preempts whom a live worker preempts, at the same step.
+// The memory and the batch of a simulated decode node: preempts whom a live worker preempts, at the
+// same step, and lets those join who join there.
 #include "sim/cluster/decoder_memory.h"
 
 #include <doctest/doctest.h>
@@ -75,14 +76,19 @@ struct Options {
   const char* preempt;
   uint64_t swap_blocks;
   uint32_t blocks = 40;
+  uint64_t batch = 0;  // requests, by what a step may take; 0: no limit
+  Duration tbt_slo() const {
+    return batch == 0 ? Duration{} : 1s + std::chrono::microseconds(batch - 1);
+  }
 };
 
-// A step takes a second, whatever is in the batch; KV moves in no time.
+// A step takes a second, and a microsecond for each other request; KV moves in no time.
 cost::ModelSpec seconds() {
   cost::ModelSpec s = cost::tiny();
   s.cost = {};
   s.cost.load_bytes_per_s = 1e30;
   s.cost.t0 = 1;
+  s.cost.t1 = 1e-6;
   return s;
 }
 
@@ -94,7 +100,8 @@ Outcome simulated(const std::vector<Ask>& asks, const Options& options) {
               .block_tokens = kBlock,
               .preempt = options.preempt,
               .swap_bytes = options.swap_blocks * spec.block_bytes(kBlock),
-              .copy_bytes_per_s = 1e30};
+              .copy_bytes_per_s = 1e30,
+              .tbt_slo = options.tbt_slo()};
   Decoder decoder(spec, o, true);
   Outcome out;
   std::vector<Decoded> ended;
@@ -130,7 +137,8 @@ Outcome simulated(const std::vector<Ask>& asks, const Options& options) {
 
 // The live object with its real blocks, driven a step at a time as DecodeWorker does.
 struct Live {
-  Live(const std::vector<Ask>& these, const Options& options) : asked(these) {
+  Live(const std::vector<Ask>& these, const Options& options)
+      : asked(these), batch(cost::Timing{seconds(), 1}, {.tbt_slo = options.tbt_slo()}) {
     xfer::EngineOptions o;
     o.node = "d";
     o.transports = {"shm"};
@@ -214,7 +222,12 @@ struct Live {
   }
   Outcome run() {
     arrive(0);
-    while (!sequences.empty()) step();
+    for (size_t idle = 0; !sequences.empty(); ++idle) {
+      const uint64_t before = steps;
+      step();
+      if (steps > before) idle = 0;
+      REQUIRE(idle < 10);  // nobody would ever go on
+    }
     std::sort(out.gone.begin(), out.gone.end());
     return out;
   }
@@ -226,7 +239,7 @@ struct Live {
   serve::DummyEngine engine{cost::tiny(), kBlock};
   std::unique_ptr<xfer::Engine> transfer;
   std::shared_ptr<serve::WorkerCore> core;
-  serve::DecodeBatch batch{cost::Timing{cost::tiny(), 0}, {}};
+  serve::DecodeBatch batch;
   std::optional<serve::DecodeMemory> memory;
   std::map<std::string, serve::SequencePtr> sequences;
   uint64_t steps = 0;
@@ -235,7 +248,7 @@ struct Live {
 
 }  // namespace
 
-TEST_CASE("a simulated node preempts whom a live worker's memory preempts, at the same steps") {
+TEST_CASE("F80: a simulated node preempts whom a live worker preempts, at the same steps") {
   for (const Options& options :
        {Options{"recompute", 0}, Options{"swap", 1000}, Options{"swap", 8}, Options{"off", 0}}) {
     CAPTURE(options.preempt);
@@ -266,10 +279,58 @@ TEST_CASE("so it does where many wait for blocks") {
   }
 }
 
+TEST_CASE("F80: a simulated batch lets those join whom a live worker lets join, then") {
+  for (const uint64_t most : {1u, 3u, 6u}) {
+    // Of several that are computed again at once the live worker's threads say which is back first.
+    for (const Options& options :
+         {Options{"swap", 1000, 100, most}, Options{"off", 0, 300, most}}) {
+      CAPTURE(most);
+      CAPTURE(options.preempt);
+      size_t later = 0;
+      for (uint64_t seed = 1; seed <= 5; ++seed) {
+        CAPTURE(seed);
+        const std::vector<Ask> these = crowd(seed);
+        const Outcome got = simulated(these, options);
+        CHECK(got == Live(these, options).run());
+        Options all = options;
+        all.batch = 0;
+        later += got.ends != simulated(these, all).ends ? 1 : 0;
+      }
+      CHECK(later == 5);  // the limit counts
+    }
+  }
+}
+
+TEST_CASE("who waits for a block leaves a full batch to an older one that waits for a place") {
+  const std::vector<Ask> these = {{0, 10, 20}, {0, 60, 60}, {0, 60, 60}};
+  for (const char* preempt : {"recompute", "swap"}) {
+    CAPTURE(preempt);
+    const cost::ModelSpec spec = seconds();
+    Decoder decoder(spec,
+                    {.join_share = 0,
+                     .memory = {{.blocks = 10,
+                                 .block_tokens = kBlock,
+                                 .preempt = preempt,
+                                 .swap_bytes = uint64_t{1} << 40,
+                                 .copy_bytes_per_s = 1e30,
+                                 .tbt_slo = 1s}}},
+                    false);
+    for (uint64_t id = 0; id < these.size(); ++id)
+      REQUIRE(decoder.reserve({id, these[id].prompt, these[id].answer, 0}, Time{}));
+    for (const uint64_t id : {2u, 1u, 0u})  // the youngest has its KV first, and the only place
+      decoder.ready({id, these[id].prompt, these[id].answer, 0}, Time{});
+    std::vector<Decoded> ended;
+    while (decoder.deadline() != Time::max()) decoder.tick(decoder.deadline(), ended);
+    CHECK(ended.size() == 3);
+    CHECK(decoder.memory()->preemptions().front().id == 2);
+  }
+}
+
 // A step takes a second, and so does computing a token.
 cost::ModelSpec computing() {
   cost::ModelSpec s = seconds();
   s.cost.c1 = 1;
+  s.cost.t1 = 0;
   return s;
 }
 
@@ -321,7 +382,7 @@ TEST_CASE("blocks that come free within a step are not those that were taken bef
   CHECK(decoder.memory()->deadline() == Time{} + 41s + 31s);  // for 79 tokens but three blocks
 }
 
-TEST_CASE("half the tokens of all answers serve all requests at once, with preemptions") {
+TEST_CASE("F72: half the tokens of all answers serve all requests at once, with preemptions") {
   trace::Trace t;
   uint64_t sum = 0;
   for (uint64_t i = 0; i < 12; ++i) {

@@ -139,7 +139,7 @@ struct Listener {
   }
 };
 
-TEST_CASE("the events of a simulated cluster give another machine the same actions") {
+TEST_CASE("F80: the events of a simulated cluster give another machine the same actions") {
   for (const char* admission : {"none", "baseline", "predict"}) {
     CAPTURE(admission);
     SimOptions o;
