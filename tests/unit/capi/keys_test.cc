@@ -84,7 +84,7 @@ TEST_CASE("flat keys whose ends go back, or that are not there, are invalid") {
 }
 
 // F57: a batch of more than 16,384 keys was refused.
-TEST_CASE("batches of more keys than one message holds are cut") {
+TEST_CASE("F57: batches of more keys than one message holds are cut") {
   constexpr size_t kMany = 40'000;
   Pool pool;
   mc_store* const store = pool.store();

@@ -90,7 +90,7 @@ TEST_CASE("prompts that part are found up to there") {
   }
 }
 
-TEST_CASE("ten equal prompts at once: one computes, the others wait for it") {
+TEST_CASE("F77: ten equal prompts at once: one computes, the others wait for it") {
   for (const size_t prefills : {1u, 3u, 80u}) {  // few are all compared, of many a shortlist
     CAPTURE(prefills);
     Burst s(prefills);
@@ -115,7 +115,7 @@ TEST_CASE("ten equal prompts at once: one computes, the others wait for it") {
   }
 }
 
-TEST_CASE("another worker reads a prefix as it appears, when the first one is busy") {
+TEST_CASE("F77: another worker reads a prefix as it appears, when the first one is busy") {
   Burst s(2);
   const uint64_t first = s.arrive(16 * 4000, 0, 8, 0, 5);
   const std::string computes = s.decision(first).chosen.name;

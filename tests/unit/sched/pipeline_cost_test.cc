@@ -40,7 +40,7 @@ double schedule_ms(const cost::ModelSpec& spec, uint64_t tokens, uint64_t reused
   return 1e3 * free_at.back();
 }
 
-TEST_CASE("a pipeline is predicted by its stages and chunks, within a tenth") {
+TEST_CASE("F67: a pipeline is predicted by its stages and chunks, within a tenth") {
   for (const uint32_t layers : {4u, 5u, 32u})
     for (const Pipeline node : {Pipeline{2, 64}, Pipeline{2, 1024}, Pipeline{4, 256}})
       for (const uint64_t tokens : {1u, 64u, 65u, 1000u, 4096u, 30'000u})

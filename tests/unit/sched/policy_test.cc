@@ -447,7 +447,7 @@ TEST_CASE("reuse is the best of own, a peer's and the pool's") {
   CHECK(pool.chosen.pool_memory_tokens == 62 * 256);
 }
 
-TEST_CASE("a tail after computing says nothing of how long a whole fetch takes") {
+TEST_CASE("F64: a tail after computing says nothing of how long a whole fetch takes") {
   Cost c = cost();
   for (int i = 0; i < 200; ++i) c.learn_transfer(1'000'000'000, 10);  // sent while it computed
   CHECK(c.transfer_bytes_per_s() > 50e9);
@@ -468,7 +468,7 @@ TEST_CASE("a tail after computing says nothing of how long a whole fetch takes")
   CHECK(choose(view, kLong, PolicyOptions{}, c).chosen.peer_tokens == 40 * 256);
 }
 
-TEST_CASE("a node that fetches slowly from one holder computes, and tries that pair again later") {
+TEST_CASE("F64: who fetches slowly from one holder computes, and tries that pair again later") {
   FetchLinks links;
   const Time now{};
   CHECK(!links.any(now));

@@ -82,7 +82,7 @@ TEST_CASE("the table agrees with a map of sets through a hundred thousand change
   }
 }
 
-TEST_CASE("a retired slot is out of all matches at once, and out of the table in parts") {
+TEST_CASE("F75: a retired slot is out of all matches at once, and out of the table in parts") {
   constexpr uint64_t kBlocks = 100'000;
   PrefixIndex index;
   for (uint64_t tag = 0; tag < kBlocks; ++tag)

@@ -8,7 +8,7 @@ using namespace mc::sched::test;
 
 namespace request_learning_test {
 
-TEST_CASE("a step is learned for all requests of its batch, also other conductors'") {
+TEST_CASE("F65: a step is learned for all requests of its batch, also other conductors'") {
   RequestSite s;
   s.join("p0", true);
   FleetWorker& d = s.join("d0", false);

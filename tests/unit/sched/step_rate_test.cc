@@ -28,7 +28,7 @@ double truth(double batch, double context, double f0, double f1, double f2) {
 
 }  // namespace
 
-TEST_CASE("an engine twice as slow as its spec is predicted within 10 % after 50 steps") {
+TEST_CASE("F65: an engine twice as slow as its spec is predicted within 10 % after 50 steps") {
   Cost cost(cost::tiny());
   const double alone = cost.step_ms(1, 1000), many = cost.step_ms(32, 100'000);
   for (int i = 0; i < 50; ++i)
@@ -92,7 +92,7 @@ TEST_CASE("a step is the time between two batches with tokens of one request") {
   CHECK(!watch.end(start + 13s));
 }
 
-TEST_CASE("what the first token takes beyond its step is learned") {
+TEST_CASE("F66: what the first token takes beyond its step is learned") {
   Cost cost(cost::tiny());
   CHECK(cost.first_step_ms(25) == 25);
   for (int i = 0; i < 60; ++i) cost.learn_first_step(25, 40);

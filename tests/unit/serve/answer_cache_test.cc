@@ -37,7 +37,7 @@ bool reuses(const Pair& pair, uint32_t reused, uint32_t known) {
   return true;
 }
 
-TEST_CASE("the next turn of a chat reuses prompt and answer, with the tokens of one process") {
+TEST_CASE("F73: the next turn of a chat reuses prompt and answer, with the tokens of one process") {
   judge([] {
     SteadyClock clock;
     io::Loop loop(clock);

@@ -60,7 +60,7 @@ struct Burst {
 
 }  // namespace
 
-TEST_CASE("ten equal prompts at once: one is computed, on one worker, and all answers are alike") {
+TEST_CASE("F77: of ten equal prompts at once one is computed, on one worker, with equal answers") {
   Burst s;
   const auto prompt = prompt_of(750 * kBlock + 5, 1);
   const size_t reachable = (prompt.size() - 1) / kBlock * kBlock;

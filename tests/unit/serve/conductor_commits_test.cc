@@ -26,7 +26,7 @@ TEST_CASE("a commit goes out before the next message to its worker") {
 }
 
 // F74: its blocks stayed locked for the whole lease.
-TEST_CASE("a commit that is not answered is sent again, until the worker knows no more of it") {
+TEST_CASE("F74: a commit without an answer is sent again, until the worker knows no more of it") {
   Cluster c;
   FakePrefill& p = *c.p[0];
   p.commit_fails = Code::kUnavailable;

@@ -86,7 +86,7 @@ TEST_CASE("a worker given up for its silence joins again, and its predecessors s
 }
 
 // F76: 1,024 workers were all that could join.
-TEST_CASE("10,000 workers join one conductor, go, and join again") {
+TEST_CASE("F76: 10,000 workers join one conductor, go, and join again") {
   constexpr int kWorkers{fewer(10'000)}, kOpenFiles = kWorkers + 2000;  // a socket each
   if (io::raise_open_files(kOpenFiles) < kOpenFiles) {
     MESSAGE("skipped: too few files may be opened");

@@ -136,7 +136,7 @@ struct Site {
 
 }  // namespace
 
-TEST_CASE("blocks of the pool count, by tier, and those that leave it do not") {
+TEST_CASE("F63: blocks of the pool count, by tier, and those that leave it do not") {
   Site s;
   s.master->stored(prompt(), 0, 1000);
   s.master->stored("tiny/other@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@" + std::string(64, 'a'));
@@ -171,7 +171,7 @@ TEST_CASE("a worker that does not use the pool gets nothing from it") {
   CHECK(s.decide().chosen.pool_tokens() == 0);
 }
 
-TEST_CASE("an SLO between what is computed and what is fetched refuses only the former") {
+TEST_CASE("F63: an SLO between what is computed and what is fetched refuses only the former") {
   Site s;
   s.master->stored(prompt(), 0, 1000);
   s.slo = 30ms;  // of 21 and 43 predicted

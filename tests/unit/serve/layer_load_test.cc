@@ -117,7 +117,7 @@ struct Site {
 };
 
 TEST_CASE(
-    "layers are computed while later ones are loaded, and the tokens are those of one process") {
+    "F78: layers are computed while later ones load, and the tokens are those of one process") {
   SteadyClock clock;
   const CpuEngine one = make(1, "auto"), p = make(1, "auto"), d = make(1, "auto");
   const auto prompt = small_prompt(100, 1);

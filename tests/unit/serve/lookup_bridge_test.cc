@@ -79,7 +79,7 @@ TEST_CASE("hits are the leading blocks that are cached here or in the pool") {
   CHECK(at_two.hits(100, hashes) == 6);
 }
 
-TEST_CASE("a prompt of 20,000 blocks is found whole, and to its first gap") {
+TEST_CASE("F57: a prompt of 20,000 blocks is found whole, and to its first gap") {
   constexpr size_t kBlocks = 20'000, kGap = 18'000, kTogether = 5'000;  // a call has 16,384 keys
   StretchedClock clock;  // a lookup of so many takes long, and a worker waits a second for its pool
   io::Loop loop(clock);

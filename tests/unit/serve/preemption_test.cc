@@ -69,8 +69,7 @@ PairOptions half(const Engine& engine) {
   return o;
 }
 
-TEST_CASE(
-    "half the blocks of all answers serve all requests at once, with the tokens of each alone") {
+TEST_CASE("F72: half the blocks of all answers serve all at once, with the tokens of each alone") {
   SteadyClock clock;
   io::Loop loop(clock);
   Store store(loop, 64 * kMiB);

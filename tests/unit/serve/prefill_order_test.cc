@@ -64,7 +64,7 @@ void end(Pair& pair, const std::string& id, Sent& sent) {
   CHECK(pair.call(*pair.to_p, TxCommit{sent.tx}));
 }
 
-TEST_CASE("an urgent prompt goes before the next chunk of a long one, whose KV verifies") {
+TEST_CASE("F70: an urgent prompt goes before the next chunk of a long one, whose KV verifies") {
   SteadyClock clock;
   io::Loop loop(clock);
   PairOptions options;
@@ -82,7 +82,7 @@ TEST_CASE("an urgent prompt goes before the next chunk of a long one, whose KV v
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE("while the prefix of one prompt is loaded others compute, and its twin waits for it") {
+TEST_CASE("F78: while the prefix of one prompt loads others compute, and its twin waits for it") {
   SteadyClock clock;
   io::Loop loop(clock);
   HeldPool::Held held;

@@ -44,7 +44,7 @@ struct Two {
 
 }  // namespace
 
-TEST_CASE("two conductors, one batch each: decode workers get equally many") {
+TEST_CASE("F79: two conductors, one batch each: decode workers get equally many") {
   Two two;
   two.batch(two.a);
   Two::tell(two.a, two.b);
@@ -101,7 +101,7 @@ TEST_CASE("the conductor that started first leads, and the next one when it is g
   CHECK(told({42, 43}, true));
 }
 
-TEST_CASE("of two conductors one changes a role, and a new leader looks on first") {
+TEST_CASE("F79: of two conductors one changes a role, and a new leader looks on first") {
   Metrics metrics;
   PdAutoscalerOptions o;
   o.enabled = true;

@@ -17,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_CASE("hints to prefetch leave a thread to other calls, and run after them") {
+TEST_CASE("F61: hints to prefetch leave a thread to other calls, and run after them") {
   SteadyClock clock;
   io::Loop loop(clock);
   Metrics metrics;

@@ -183,7 +183,7 @@ TEST_CASE("a lost node's copies and jobs go with it") {
   CHECK(d.tier.objects().bytes() == 100);
 }
 
-TEST_CASE("what a lost node held is found no more at once, and leaves a few at a time") {
+TEST_CASE("F54: what a lost node held is found no more at once, and leaves a few at a time") {
   Disks d;
   std::vector<std::string> left, lost;
   d.tier.on_loss(
@@ -328,7 +328,7 @@ TEST_CASE("the objects of a draining node come in turn, what is gone not again")
   CHECK(d.tier.number_of("b") == std::nullopt);
 }
 
-TEST_CASE("only nodes with news, or whose time has come, are answered") {
+TEST_CASE("F56: only nodes with news, or whose time has come, are answered") {
   Disks d;
   for (int i = 0; i < 100; ++i) {
     d.mount("n" + std::to_string(i), {});
@@ -349,7 +349,7 @@ TEST_CASE("only nodes with news, or whose time has come, are answered") {
 }
 
 // F55: what the master keeps of an object on a disk, its key of 64 bytes with it.
-TEST_CASE("an object on a disk takes 200 bytes of the master's memory at most") {
+TEST_CASE("F55: an object on a disk takes 200 bytes of the master's memory at most") {
   Disks d;
   constexpr size_t kObjects = 100'000;
   const auto taken = [] { return mallinfo2().uordblks + mallinfo2().hblkhd; };

@@ -36,7 +36,7 @@ int put_until_refused(FakeCluster& c, const PutStart& config, const std::string&
   return 100;
 }
 
-TEST_CASE("a tenant pins half of the pool, all of them three quarters; others still put") {
+TEST_CASE("F58: a tenant pins half of the pool, all of them three quarters; others still put") {
   for (const bool context : {false, true}) {
     CAPTURE(context);
     const auto keeps = [&](const std::string& tenant) {

@@ -301,7 +301,7 @@ TEST_CASE("a time to live goes on in the next process of one boot, whatever its 
 }
 
 // F62: the whole list was read into memory first.
-TEST_CASE("a long list of objects that were removed is read in parts") {
+TEST_CASE("F62: a long list of objects that were removed is read in parts") {
   Folder folder;
   SegmentIndex::Segment segment{1, 2, 1 * kMiB, 0, folder.file(), "boot", 0};
   const std::string path = folder.file() + ".index";

@@ -379,7 +379,7 @@ void put_some(Backend& backend, size_t from, size_t end, uint64_t bytes) {
 }  // namespace
 
 // F59: a bucket kept its whole file for its last key.
-TEST_CASE("a bucket that is less than half in use is rewritten, and serves the same objects") {
+TEST_CASE("F59: a bucket that is less than half in use is rewritten, and serves the same objects") {
   auto disk = std::make_shared<ModelDisk>();
   BackendOptions options = options_of("bucket", Evict::kFifo, 8 * kMiB);
   ScanReport report;

@@ -67,7 +67,7 @@ bool once_in_five(const std::function<bool(TwoReplicas&)>& reads) {
   return false;
 }
 
-TEST_CASE("a node that does not describe its segment leaves time for the next replica") {
+TEST_CASE("F60: a node that does not describe its segment leaves time for the next replica") {
   CHECK(once_in_five([](TwoReplicas& t) {
     (t.first == "a" ? t.a : t.b).halt();
     Reader reader(t.master.service->control(), 950ms);  // less than a call may take
@@ -78,7 +78,7 @@ TEST_CASE("a node that does not describe its segment leaves time for the next re
   }));
 }
 
-TEST_CASE("a copy that does not come leaves time for the next replica, and its node is suspected") {
+TEST_CASE("F60: a copy that does not come leaves the next replica time; its node is suspected") {
   CHECK(once_in_five([](TwoReplicas& t) {
     const auto script = std::filesystem::temp_directory_path() /
                         ("mc-unanswered-" + std::to_string(::getpid()) + ".json");
