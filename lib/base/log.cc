@@ -11,6 +11,7 @@
 #include <mutex>
 
 #include "base/json.h"
+#include "base/kept/log_lines.h"
 
 namespace mc {
 namespace {
@@ -54,6 +55,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   if (!logs(level)) return;
   char buffer[2048];  // longer lines are cut
   std::vsnprintf(buffer, sizeof buffer, format, args);
+  if (kept_line(static_cast<int>(level), area, buffer)) return;
   std::string line;
   if (as_json) {
     // spdlog's pattern supplies the frame; the two texts are escaped here.

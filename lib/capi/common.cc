@@ -61,7 +61,7 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
 
 }  // namespace mc::capi
 
-extern "C" uint32_t mc_abi_version(void) { return 0u << 16 | 2u; }
+extern "C" uint32_t mc_abi_version(void) { return 0u << 16 | 3u; }
 extern "C" uint64_t mc_features(void) {
   const uint64_t has = MC_FEATURE_QUEUE | MC_FEATURE_BLOCKS | MC_FEATURE_LEND | MC_FEATURE_RANGES |
                        MC_FEATURE_ADDRESSES | MC_FEATURE_NOTICES | MC_FEATURE_PREPARED;

@@ -84,6 +84,19 @@ mc_code mc_store_setup(const char* name, const char* master, const mc_options* o
 }
 
 void mc_store_close(mc_store* store) { capi::destroy(store); }
+
+mc_code mc_call_with(const mc_call_options* options) {
+  return guarded([&]() -> Result<> {
+    if (options == nullptr) {
+      capi::call_how() = {};
+      return {};
+    }
+    MC_TRY(const mc_call_options o, capi::sized(options, "mc_call_options"));
+    capi::call_how() = {std::chrono::milliseconds(o.timeout_ms), o.progress, o.user};
+    return {};
+  });
+}
+
 mc_engine* mc_store_engine(mc_store* store) {
   return store == nullptr ? nullptr : store->engine.get();
 }
@@ -97,7 +110,8 @@ mc_code mc_store_put(mc_store* store, const char* key, size_t key_bytes, const v
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
     if (bytes > 0) MC_TRY_(need(data, "data"));
-    MC_TRY(const auto client, store->clients.take());
+    std::atomic<bool> stopped{false};
+    MC_TRY(const auto client, store->clients.take(&stopped));
     MC_TRY_(client->put(k, {static_cast<const std::byte*>(data), bytes}));
     return {};
   });
@@ -108,7 +122,8 @@ mc_code mc_store_get(mc_store* store, const char* key, size_t key_bytes, void* d
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const ObjectKey k, key_of({key, key_bytes}));
     if (capacity > 0) MC_TRY_(need(data, "data"));
-    MC_TRY(const auto client, store->clients.take());
+    std::atomic<bool> stopped{false};
+    MC_TRY(const auto client, store->clients.take(&stopped));
     MC_TRY(const uint64_t n, client->get(k, {static_cast<std::byte*>(data), capacity}));
     if (bytes != nullptr) *bytes = n;
     return {};

@@ -8,20 +8,43 @@ namespace mc::capi {
 using store::PutAs;
 using store::PutOutcome;
 
-Result<Clients::Lease> Clients::take() {
+namespace {
+constexpr Duration kLeast = std::chrono::milliseconds(1);  // of a call whose time is over
+}
+
+CallHow& call_how() {
+  static thread_local CallHow how;
+  return how;
+}
+
+Result<std::unique_ptr<store::Client>> Clients::any() {
   {
     const Lock lock(mutex_);
     if (!idle_.empty()) {
-      Lease lease(*this, std::move(idle_.back()));
+      auto client = std::move(idle_.back());
       idle_.pop_back();
-      return lease;
+      return client;
     }
   }
-  MC_TRY(auto client, first_->another(metrics_));
+  return first_->another(metrics_);
+}
+
+Result<Clients::Lease> Clients::take(std::atomic<bool>* stopped) {
+  MC_TRY(auto client, any());
+  store::CallLimits limits;
+  const CallHow how = call_how();
+  limits.timeout = how.timeout;
+  limits.stopped = stopped;
+  if (how.progress != nullptr && stopped != nullptr)
+    limits.progress = [how, stopped](uint64_t done, uint64_t total) {
+      if (how.progress(how.user, done, total) != 0) *stopped = true;
+    };
+  client->limits = std::move(limits);
   return Lease(*this, std::move(client));
 }
 
 void Clients::give(std::unique_ptr<store::Client> client) {
+  client->limits = {};
   const Lock lock(mutex_);
   if (idle_.size() < kIdleMax) idle_.push_back(std::move(client));
 }
@@ -30,9 +53,17 @@ Result<> queue_up(mc_queue* queue, uint64_t tag, std::shared_ptr<StoreCall> call
   if (queue == nullptr) return fail(Code::kInvalid, "the queue is NULL");
   MC_TRY_(in_its_process(queue->mark));
   StoreCall* const raw = call.get();
-  return queue->calls->submit({tag, [call = std::move(call)] { return call->run(); },
-                               [raw](const Error& why) { return raw->give_up(why); },
-                               [raw] { raw->stop(); }});
+  static const SteadyClock clock;
+  const auto run = [call = std::move(call), how = call_how(), begun = clock.now()] {
+    call_how() = how;  // of the thread that queued it
+    Duration& timeout = call_how().timeout;
+    if (timeout > Duration::zero()) timeout = std::max(begun + timeout - clock.now(), kLeast);
+    const mc_done done = call->run();
+    call_how() = {};
+    return done;
+  };
+  return queue->calls->submit(
+      {tag, run, [raw](const Error& why) { return raw->give_up(why); }, [raw] { raw->stop(); }});
 }
 
 Result<> carry_out(mc_queue* queue, uint64_t tag, const std::shared_ptr<StoreCall>& call) {
@@ -150,7 +181,9 @@ mc_done PutCall::give_up(const Error& why) {
 }
 
 mc_done PutCall::run() {
-  const Time until = store_.engine->clock.now() + store_.options.timeout;
+  const Duration limit = call_how().timeout;
+  const Time until =
+      store_.engine->clock.now() + (limit > Duration::zero() ? limit : store_.options.timeout);
   for (Group& group : groups_) run(group, until);
   if (stopped_ && done_.failed > 0) done_.code = MC_UNAVAILABLE;
   return done_;
@@ -177,7 +210,7 @@ void PutCall::run(Group& group, Time until) {
       set(place, fail(Code::kUnavailable, "cancelled"), 0, false);
     return;
   }
-  auto client = store_.clients.take();
+  auto client = store_.clients.take(&stopped_);
   if (!client) {
     for (const size_t place : group.places) set(place, fail(client.error()), 0, false);
     return;
@@ -243,7 +276,7 @@ mc_done GetCall::give_up(const Error& why) {
 }
 
 mc_done GetCall::run() {
-  auto client = store_.clients.take();
+  auto client = store_.clients.take(&stopped_);
   if (!client) {
     for (const size_t place : places_) set(place, fail(client.error()), false);
     return done_;
@@ -266,6 +299,7 @@ mc_done GetCall::run() {
     }
     items_ = std::move(missing);
     places_ = std::move(places);
+    if (stopped_ && done_.failed > 0) done_.code = MC_UNAVAILABLE;
     if (items_.empty()) return done_;
     if (stopped_) return give_up({Code::kUnavailable, "cancelled"});
   }

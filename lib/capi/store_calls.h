@@ -17,6 +17,14 @@
 
 namespace mc::capi {
 
+// How this thread's calls go: mc_call_with.
+struct CallHow {
+  Duration timeout{};  // 0: as the store's options say
+  mc_each_progress progress = nullptr;
+  void* user = nullptr;
+};
+CallHow& call_how();  // of this thread
+
 // The clients of a store. A client does one round trip to the master at a time, so each call has
 // one of its own: none waits for another's time.
 class Clients {
@@ -38,10 +46,12 @@ class Clients {
   };
   Clients(std::unique_ptr<store::Client> first, Metrics& metrics)
       : metrics_(metrics), first_(std::move(first)) {}
-  Result<Lease> take();
+  // One that goes as this thread's calls do, until `stopped`, which outlives the lease, is true.
+  Result<Lease> take(std::atomic<bool>* stopped = nullptr);
 
  private:
   static constexpr size_t kIdleMax = 16;
+  Result<std::unique_ptr<store::Client>> any();
   void give(std::unique_ptr<store::Client> client);
   Metrics& metrics_;
   const std::unique_ptr<store::Client> first_;  // only for another(): it never connects

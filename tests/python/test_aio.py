@@ -1,10 +1,13 @@
 """mc.aio: the store in a loop of asyncio."""
 import asyncio
 import concurrent.futures
+import os
+import signal
 import threading
 
 import mc
 import mc.aio
+import mc.cluster
 import pytest
 
 
@@ -180,7 +183,7 @@ def test_a_larger_value_in_its_place_is_got(cluster, monkeypatch):
         await s.put('larger', b'bytes')
         sizes, size = iter([1, 2]), s.size
 
-        async def late(key):
+        async def late(key, **_):
             return next(sizes, None) or await size(key)
         monkeypatch.setattr(s, 'size', late)
         assert await s.get('larger') == b'bytes'
@@ -194,3 +197,46 @@ def test_a_store_belongs_to_one_loop(cluster):
         asyncio.run(s.put('another', b'x'))
     asyncio.run(s.close())
     asyncio.run(s.close())
+
+
+def test_a_timeout_and_progress_of_one_call(cluster):
+    async def work(s):
+        value, told = bytes(3_000_000), []
+
+        def tell(done, total):
+            told.append((done, total, asyncio.get_running_loop() is loop))
+        loop = asyncio.get_running_loop()
+        assert await s.put('told', value, timeout=60, progress=tell) is mc.Put.STORED
+        assert told[-1] == (len(value), len(value), True)
+        del told[:]
+        assert await s.get('told', timeout=60, progress=tell) == value
+        assert told[-1] == (len(value), len(value), True)
+        with pytest.raises(ValueError, match='above 0'):
+            await s.size('told', timeout=0)
+
+        def stop(done, total):
+            raise RuntimeError('enough')
+        for call in (s.put('other', value, progress=stop), s.get('told', progress=stop)):
+            with pytest.raises(RuntimeError, match='enough'):
+                await call
+        assert await s.get('told', timeout=60) == value
+        await s.remove_many(['told', 'other'], force=True)
+    run(cluster, work)
+
+
+def test_each_call_ends_within_its_own_timeout():
+    async def main():
+        with mc.cluster.Cluster(nodes=1) as c:
+            async with mc.aio.Store(c.master, timeout=600) as s:
+                await s.put('k', b'value')
+                os.kill(c.pid('master'), signal.SIGSTOP)
+                try:
+                    for call in (s.put('l', b'v', timeout=0.05), s.get('k', timeout=0.05),
+                                 s.exists('k', timeout=0.05), s.list('k', timeout=0.05),
+                                 s.remove('k', timeout=0.05), s.match_prefix(['k'], timeout=0.05)):
+                        with pytest.raises((mc.Timeout, mc.Unavailable)):
+                            await call
+                finally:
+                    os.kill(c.pid('master'), signal.SIGCONT)
+                assert await s.get('k') == b'value'
+    asyncio.run(asyncio.wait_for(main(), 120))

@@ -1,6 +1,7 @@
 """mc.Store against a master and two nodes: every method, and the error of each that can fail."""
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -325,3 +326,69 @@ def test_the_interpreter_ends_with_a_store_open(cluster, waits):
     out = subprocess.run([sys.executable, '-c', program, cluster.master], capture_output=True,
                          text=True, timeout=40)
     assert (out.returncode, out.stdout) == (0, "b'open'\n"), out
+
+
+def test_a_timeout_and_progress_of_one_call(store):
+    value, told = pattern(3_000_000, 5), []
+
+    def tell(done, total):
+        told.append((done, total))
+    assert store.put('told', value, timeout=60, progress=tell) is mc.Put.STORED
+    assert told[-1] == (len(value), len(value))
+    del told[:]
+    assert store.get('told', timeout=60, progress=tell) == value
+    assert told[-1] == (len(value), len(value)) and told == sorted(told)
+    del told[:]
+    into = bytearray(len(value))
+    assert store.get_into('told', into, progress=tell) == len(value) and told
+    assert store.get_many_into({'told': into}, progress=tell)['told'].ok
+    assert store.put_many({'told too': value}, progress=tell)['told too'].ok
+    for timeout in (0, -1.0, float('nan')):
+        with pytest.raises(ValueError, match='above 0'):
+            store.size('told', timeout=timeout)
+    store.remove_many(['told', 'told too'], force=True, timeout=60)
+
+
+def test_what_progress_raises_ends_the_call(store):
+    def stop(done, total):
+        raise KeyboardInterrupt(done)
+    with pytest.raises(KeyboardInterrupt):
+        store.put('raises 1', pattern(1_000_000, 6), progress=stop)
+    store.put('raises 2', pattern(1_000_000, 6))
+    with pytest.raises(KeyboardInterrupt):
+        store.get('raises 2', progress=stop)
+    assert store.get('raises 2') == pattern(1_000_000, 6)  # the next call goes as ever
+    store.remove_many(['raises 1', 'raises 2'], force=True)
+
+
+def test_each_call_ends_within_its_own_timeout():
+    """The store's own is a minute, and the master stands still."""
+    calls = [lambda s, **t: s.put('k', b'v', **t), lambda s, **t: s.get('k', **t),
+             lambda s, **t: s.get_into('k', bytearray(9), **t), lambda s, **t: s.size('k', **t),
+             lambda s, **t: s.exists('k', **t), lambda s, **t: s.remove('k', **t),
+             lambda s, **t: s.locate('k', **t), lambda s, **t: s.exists_many(['k'], **t),
+             lambda s, **t: s.get_many(['k'], **t), lambda s, **t: s.match_prefix(['k'], **t),
+             lambda s, **t: s.prefetch(['k'], **t), lambda s, **t: s.list('k', **t),
+             lambda s, **t: s.remove_prefix('k', **t),
+             lambda s, **t: s.match_blocks(['k'], bytes(32), **t)]
+    with mc.cluster.Cluster(nodes=1) as c, mc.Store(c.master, timeout=600) as s:
+        s.put('k', b'value')
+        os.kill(c.pid('master'), signal.SIGSTOP)
+        try:
+            for call in calls:
+                with pytest.raises((mc.Timeout, mc.Unavailable)):
+                    call(s, timeout=0.05)
+            for many in (s.put_many({'l': b'v'}, timeout=0.05),
+                         s.get_many_into({'k': bytearray(9)}, timeout=0.05),
+                         s.get_ranges({'k': [mc.Piece(bytearray(1))]}, timeout=0.05),
+                         s.remove_many(['k'], timeout=0.05)):
+                assert [r.code in (mc.Code.TIMEOUT, mc.Code.UNAVAILABLE) for r in many.values()] == [True]
+            with s.queue() as q:
+                flight = q.put_many({'l': b'v'}, timeout=0.05)
+                while not flight.done:
+                    q.wait(60)
+                    q.take()
+                assert flight.failed == 1
+        finally:
+            os.kill(c.pid('master'), signal.SIGCONT)
+        assert s.get('k') == b'value'

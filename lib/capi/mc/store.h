@@ -12,7 +12,7 @@
  * Keys are 1 to 1024 bytes, any but NUL. Batches are one round trip to the master; their items
  * succeed and fail on their own. Threads: every function may be called from any thread. Errors: as
  * in mc/transfer.h; a function of many items returns MC_OK when it was carried out, and a code for
- * each item. Every call ends within the option "timeout". */
+ * each item. Every call ends within the option "timeout", or that of mc_call_with. */
 #pragma once
 
 #include "transfer.h"
@@ -92,6 +92,20 @@ typedef struct mc_get_result {
   uint32_t flags; /* MC_GET_* */
   uint64_t bytes; /* of the value */
 } mc_get_result;
+
+/* ---- how calls go that this thread begins, on whatever store or queue */
+
+/* About five times a second while values move, and once they have: bytes of the items that move
+ * now, 1024 at most. Non-zero ends the call as mc_queue_cancel does. */
+typedef int (*mc_each_progress)(void* user, uint64_t done, uint64_t total);
+typedef struct mc_call_options {
+  uint32_t size;             /* sizeof(mc_call_options) */
+  uint32_t timeout_ms;       /* from its begin, on a queue too; 0: the option "timeout" */
+  mc_each_progress progress; /* of puts and gets. On this thread, or on one of the queue; or NULL */
+  void* user;
+} mc_call_options;
+/* For all that this thread begins from here on. NULL: as the stores' options say. */
+MC_API mc_code mc_call_with(const mc_call_options* options);
 
 /* ---- one value. A key that is already stored is kept as it is: MC_OK. */
 MC_API mc_code mc_store_put(mc_store* store, const char* key, size_t key_bytes, const void* data,

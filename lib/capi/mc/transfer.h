@@ -81,6 +81,19 @@ enum {
 /* What this library has, and this machine can do now. */
 MC_API uint64_t mc_features(void);
 
+/* ---- the library's log: lines on standard error, at the option "log-level", or for the program */
+enum { MC_LOG_ERROR = 0, MC_LOG_WARN = 1, MC_LOG_INFO = 2, MC_LOG_DEBUG = 3 };
+typedef struct mc_log_line { /* lives as long as the callback */
+  uint32_t size, level;      /* MC_LOG_* */
+  const char *area, *text;   /* "store", ... */
+} mc_log_line;
+/* While on, lines wait to be taken, 4096 at most, and are not written. Off in a child of fork. */
+MC_API void mc_log_keep(int on);
+typedef void (*mc_each_line)(void* user, const mc_log_line* line);
+/* Waits until there is one, calls `each` on this thread for all, and returns how many; 0 when the
+ * time was over, or they are not kept. */
+MC_API size_t mc_log_take(unsigned timeout_ms, mc_each_line each, void* user);
+
 /* ---- options: names and values as `mc-xfer serve --help` has them, "transports" = "shm,tcp".
  * Also "listen" (the control address that peers open, default "127.0.0.1:0"), "cluster-key" (a file
  * with the cluster's secret, needed beyond loopback), "addresses" (tell peers where registered
@@ -251,11 +264,11 @@ MC_API size_t mc_queue_take(mc_queue* queue, mc_done* out, size_t capacity);
 /* Until something is done and not taken. MC_TIMEOUT when nothing was. */
 MC_API mc_code mc_queue_wait(mc_queue* queue, unsigned timeout_ms);
 /* Ends calls with this tag early: they are done with MC_UNAVAILABLE if they had not begun or wait
- * for values that are not stored, and transfers and puts stop: an item of a put that has not ended
- * is MC_UNAVAILABLE and not stored; one that waits for room at the master, or prepares its memory,
- * stops after that, within its timeout. With MC_PUT_REPLACE what was stored may be gone. Another
- * call of the store that has begun is carried out. In each case no byte is touched any more once
- * the tag is taken. MC_NOT_FOUND: no call with this tag waits or runs. */
+ * for values that are not stored, and transfers, gets and puts stop: an item that has not ended is
+ * MC_UNAVAILABLE, one of a put not stored; one that waits for room at the master, or prepares its
+ * memory, stops after that, within its timeout. With MC_PUT_REPLACE what was stored may be gone.
+ * Another call of the store that has begun is carried out. In each case no byte is touched any more
+ * once the tag is taken. MC_NOT_FOUND: no call with this tag waits or runs. */
 MC_API mc_code mc_queue_cancel(mc_queue* queue, uint64_t tag);
 typedef void (*mc_each_done)(void* user, const mc_done* done);
 /* Waits as mc_queue_wait, takes, and calls `each` on this thread for all that is done. Returns how

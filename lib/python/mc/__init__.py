@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ._abi import lib as _lib
 from ._calls import Piece
+from ._log import use_logging
 from ._pack import Results
 from .batch import Batch, Prepared, Priority, State, Status
 from .blocks import KvLayout, Region
@@ -24,5 +25,5 @@ __all__ = [
     'Internal', 'Invalid', 'KvLayout', 'Listed', 'McError', 'Memory', 'NoSpace', 'NotFound',
     'Notice', 'Offered', 'Peer', 'Piece', 'Place', 'Prepared', 'Priority', 'Put', 'PutOptions',
     'Queue', 'Region', 'Result', 'Results', 'Slice', 'Stale', 'State', 'Status', 'Store', 'Timeout',
-    'Unavailable', 'Unsupported', '__version__', 'features',
+    'Unavailable', 'Unsupported', '__version__', 'features', 'use_logging',
 ]

@@ -107,11 +107,25 @@ class mc_kv_blocks(Structure):
                 ('region_count', c_uint32)]
 
 
+mc_each_progress = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
+
+
+class mc_log_line(Structure):
+    _fields_ = [('size', c_uint32), ('level', c_uint32), ('area', c_char_p), ('text', c_char_p)]
+
+
+class mc_call_options(Structure):
+    _fields_ = [('size', c_uint32), ('timeout_ms', c_uint32), ('progress', mc_each_progress),
+                ('user', c_void_p)]
+
+
 STRUCTURES = (mc_request, mc_status, mc_key, mc_buffer, mc_item, mc_done, mc_put_options,
               mc_put_result, mc_get_result, mc_keys, mc_place, mc_device, mc_lend_options,
-              mc_kv_region, mc_kv_blocks, mc_notice, mc_piece, mc_range_item)
+              mc_kv_region, mc_kv_blocks, mc_notice, mc_piece, mc_range_item, mc_log_line,
+              mc_call_options)
 
 mc_each = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_uint64)
+mc_each_line = CFUNCTYPE(None, c_void_p, POINTER(mc_log_line))
 mc_each_done = CFUNCTYPE(None, c_void_p, POINTER(mc_done))
 mc_each_notice = CFUNCTYPE(c_int, c_void_p, POINTER(mc_notice))
 
@@ -131,6 +145,7 @@ CONSTANTS = {
     'MC_PUT_PREFER_LOCAL': 1, 'MC_PUT_REPLACE': 2,
     'MC_PUT_STORED': 0, 'MC_PUT_EXISTED': 1, 'MC_PUT_NOT_ADMITTED': 2, 'MC_GET_VERIFIED': 1,
     'MC_TIER_MEMORY': 0, 'MC_TIER_DISK': 1,
+    'MC_LOG_ERROR': 0, 'MC_LOG_WARN': 1, 'MC_LOG_INFO': 2, 'MC_LOG_DEBUG': 3,
 }
 
 # name: (result, parameters). What returns CODE raises when that is not MC_OK.
@@ -138,6 +153,9 @@ FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     'mc_version': (TEXT, ()),
     'mc_code_name': (TEXT, (CODE,)),
     'mc_last_error': (TEXT, ()),
+    'mc_log_keep': (None, (c_int,)),
+    'mc_log_take': (c_size_t, (c_uint, mc_each_line, c_void_p)),
+    'mc_call_with': (CODE, (POINTER(mc_call_options),)),
     'mc_options_new': (CODE, (OUT,)),
     'mc_options_set': (CODE, (HANDLE, TEXT, TEXT)),
     'mc_options_free': (None, (HANDLE,)),

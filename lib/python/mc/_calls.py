@@ -23,6 +23,7 @@ class Call:
 
     uses: Optional[Handle] = None  # beside the store; it stays open until the call is done
     memory: Any = None  # of the caller
+    limits: Any = None  # of this call, if it has some
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""

@@ -8,16 +8,19 @@ Calls go through one queue, whose descriptor the loop watches: no threads of Pyt
 cancelled cancels its call and waits until the call no longer touches memory; `list` and
 `remove_prefix` end before their next thousand keys. `close` alone runs on a thread of the loop's
 executor. Use a store on the loop that opened it.
+
+`timeout` and `progress` are as in `mc.store`; the loop calls the function.
 """
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence
 
 from . import store as _sync
 from ._asks import HealthOf, Keys, Match, MatchBlocks, Remove, RemovePrefix, Size
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
+from ._limits import Progress, Seconds, deadline, left, limited
 from ._pack import Key, Results, decode
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
 from .buffers import fresh_span
@@ -29,6 +32,27 @@ from .queue import Flight
 Divided = tuple[dict[Key, int], dict[Key, Code]]
 _WHY = 'this item failed'
 _AT_ONCE = 256  # keys of one get_many: a queue refuses what is beyond its depth
+
+
+class _Told:
+    """Progress of a call of the queue, for a function on the loop."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._loop = progress, asyncio.get_running_loop()
+        self.error: Optional[BaseException] = None
+        self.end: Callable[[], None] = lambda: None
+
+    def __call__(self, done: int, total: int) -> None:
+        self._loop.call_soon_threadsafe(self._tell, done, total)
+
+    def _tell(self, done: int, total: int) -> None:
+        if self.error is not None:
+            return
+        try:
+            self._progress(done, total)
+        except BaseException as e:
+            self.error = e
+            self.end()
 
 
 class Store:
@@ -61,109 +85,137 @@ class Store:
             if not flight.context.done():
                 flight.context.set_result(None)
 
-    async def _run(self, call: Call) -> Any:
+    async def _run(self, call: Call, timeout: Seconds = None,
+                   progress: Optional[Progress] = None) -> Any:
         """Begins the call and waits for it, also when the task is cancelled meanwhile."""
         if self._closing is not None:
             raise Invalid(f'store {self.sync.name} is closed')
         self._watch()
         ended = asyncio.get_running_loop().create_future()
-        flight = self._queue.begin(call, ended)
+        told = None if progress is None else _Told(progress)
+        call.limits = limited(timeout, told)
+        with call.limits:
+            flight = self._queue.begin(call, ended)
+
+        def cancel() -> None:
+            with contextlib.suppress(Invalid):  # it is being closed, which ends the call
+                self._queue.cancel(flight)
+
+        if told is not None:
+            told.end = cancel
         try:
             await asyncio.shield(ended)
         except asyncio.CancelledError:
-            with contextlib.suppress(Invalid):  # it is being closed, which ends the call
-                self._queue.cancel(flight)
+            cancel()
             await _ended(ended)
             raise
+        if told is not None and told.error is not None:
+            raise told.error
         return flight.result()
 
     # ---- one value
 
-    async def put(self, key: Key, value: Any, options: Optional[PutOptions] = None) -> Put:
+    async def put(self, key: Key, value: Any, options: Optional[PutOptions] = None, *,
+                  timeout: Seconds = None, progress: Optional[Progress] = None) -> Put:
         """As `mc.Store.put`."""
-        done: Result = (await self._run(PutKeys([key], [value], options)))[key]
+        call = PutKeys([key], [value], options)
+        done: Result = (await self._run(call, timeout, progress))[key]
         _check(done, key)
         assert done.outcome is not None
         return done.outcome
 
-    async def get(self, key: Key) -> bytes:
+    async def get(self, key: Key, *, timeout: Seconds = None,
+                  progress: Optional[Progress] = None) -> bytes:
         """As `mc.Store.get`."""
+        until = deadline(timeout)
         for last in (False, False, True):
-            size = await self.size(key)
+            size = await self.size(key, timeout=left(until))
             value, place = fresh_span(size)
-            done: Result = (await self._run(GetKeys([key], [place])))[key]
+            call = GetKeys([key], [place])
+            done: Result = (await self._run(call, left(until), progress))[key]
             if last or done.code is not Code.NO_SPACE:  # a larger one took its place
                 break
         _check(done, key)
         return value if done.bytes == size else value[:done.bytes]
 
-    async def get_into(self, key: Key, into: Any, wait: float = 0.0) -> int:
+    async def get_into(self, key: Key, into: Any, wait: float = 0.0, *,
+                       timeout: Seconds = None,
+                       progress: Optional[Progress] = None) -> int:
         """As `mc.Store.get_into`; waits up to `wait` seconds for a value that is not stored yet."""
-        done: Result = (await self._run(GetKeys([key], [into], wait)))[key]
+        call = GetKeys([key], [into], wait)
+        done: Result = (await self._run(call, timeout, progress))[key]
         _check(done, key)
         return done.bytes
 
-    async def exists(self, key: Key) -> bool:
+    async def exists(self, key: Key, *, timeout: Seconds = None) -> bool:
         """As `mc.Store.exists`."""
-        return (await self.exists_many([key]))[0]
+        return (await self.exists_many([key], timeout=timeout))[0]
 
     # ---- many values
 
-    async def put_many(self, items: Mapping[Key, Any],
-                       options: Optional[PutOptions] = None) -> Divided:
+    async def put_many(self, items: Mapping[Key, Any], options: Optional[PutOptions] = None, *,
+                       timeout: Seconds = None,
+                       progress: Optional[Progress] = None) -> Divided:
         """Stores each value. Returns what is stored, with its bytes, and the code of each that
         failed."""
-        return _divided(await self._run(PutKeys(list(items), items.values(), options)))
+        call = PutKeys(list(items), items.values(), options)
+        return _divided(await self._run(call, timeout, progress))
 
-    async def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0) -> Divided:
+    async def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0, *,
+                            timeout: Seconds = None,
+                            progress: Optional[Progress] = None) -> Divided:
         """Fills buffers. Returns what was got, with its bytes, and the code of each that failed."""
-        return _divided(await self._run(GetKeys(list(items), items.values(), wait)))
+        call = GetKeys(list(items), items.values(), wait)
+        return _divided(await self._run(call, timeout, progress))
 
-    async def get_many(self, keys: Iterable[Key]) -> dict[Key, bytes]:
+    async def get_many(self, keys: Iterable[Key], *, timeout: Seconds = None) -> dict[Key, bytes]:
         """The values that are there, by key, all at once."""
         names = list(dict.fromkeys(keys))
-        gate = asyncio.Semaphore(_AT_ONCE)
-        values = await asyncio.gather(*(self._get_or_none(key, gate) for key in names))
+        gate, until = asyncio.Semaphore(_AT_ONCE), deadline(timeout)
+        values = await asyncio.gather(*(self._get_or_none(key, gate, until) for key in names))
         return {key: value for key, value in zip(names, values) if value is not None}
 
-    async def _get_or_none(self, key: Key, gate: asyncio.Semaphore) -> Optional[bytes]:
+    async def _get_or_none(self, key: Key, gate: asyncio.Semaphore,
+                           until: Seconds) -> Optional[bytes]:
         async with gate:
             try:
-                return await self.get(key)
+                return await self.get(key, timeout=left(until))
             except NotFound:
                 return None
 
-    async def exists_many(self, keys: Sequence[Key]) -> List[bool]:
+    async def exists_many(self, keys: Sequence[Key], *, timeout: Seconds = None) -> List[bool]:
         """As `mc.Store.exists_many`."""
-        found: List[bool] = await self._run(ExistsKeys(keys))
+        found: List[bool] = await self._run(ExistsKeys(keys), timeout)
         return found
 
     # ---- blocks of a KV cache
 
     async def put_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
                          regions: tuple[int, int] = (0, 0), hash_bytes: int = HASH_BYTES,
-                         options: Optional[PutOptions] = None) -> Results:
+                         options: Optional[PutOptions] = None, timeout: Seconds = None,
+                         progress: Optional[Progress] = None) -> Results:
         """As `mc.Store.put_blocks`."""
         call = PutBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
         call.options = options
-        done: Results = await self._run(call)
+        done: Results = await self._run(call, timeout, progress)
         return done
 
     async def get_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
                          regions: tuple[int, int] = (0, 0), wait: float = 0.0,
-                         hash_bytes: int = HASH_BYTES) -> Results:
+                         hash_bytes: int = HASH_BYTES, timeout: Seconds = None,
+                         progress: Optional[Progress] = None) -> Results:
         """As `mc.Store.get_blocks`."""
         call = GetBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
         call.wait = wait
-        done: Results = await self._run(call)
+        done: Results = await self._run(call, timeout, progress)
         return done
 
     async def match_blocks(self, prefixes: Sequence[Key], hashes: Hashes,
-                           hash_bytes: int = HASH_BYTES) -> int:
+                           hash_bytes: int = HASH_BYTES, *, timeout: Seconds = None) -> int:
         """As `mc.Store.match_blocks`."""
         if joined(hashes).bytes % hash_bytes:
             raise ValueError(f'hashes of {joined(hashes).bytes} bytes: want {hash_bytes} for each')
-        found: int = await self._run(MatchBlocks(prefixes, hashes, hash_bytes))
+        found: int = await self._run(MatchBlocks(prefixes, hashes, hash_bytes), timeout)
         return found
 
     def layout(self, regions: Sequence[Region], blocks: int) -> KvLayout:
@@ -176,44 +228,47 @@ class Store:
 
     # ---- what is short, and waits for the master
 
-    async def size(self, key: Key) -> int:
+    async def size(self, key: Key, *, timeout: Seconds = None) -> int:
         """As `mc.Store.size`."""
         try:
-            size: int = await self._run(Size(key))
+            size: int = await self._run(Size(key), timeout)
         except NotFound as e:
             raise error(Code.NOT_FOUND, f'{_WHY}: {key!r}') from e
         return size
 
-    async def remove(self, key: Key, force: bool = False) -> None:
+    async def remove(self, key: Key, force: bool = False, *, timeout: Seconds = None) -> None:
         """As `mc.Store.remove`."""
-        done: Result = (await self._run(Remove([key], force)))[key]
+        done: Result = (await self._run(Remove([key], force), timeout))[key]
         _check(done, key)
 
-    async def remove_many(self, keys: Sequence[Key], force: bool = False) -> dict[Key, Result]:
+    async def remove_many(self, keys: Sequence[Key], force: bool = False, *,
+                          timeout: Seconds = None) -> dict[Key, Result]:
         """As `mc.Store.remove_many`."""
-        done: dict[Key, Result] = await self._run(Remove(keys, force))
+        done: dict[Key, Result] = await self._run(Remove(keys, force), timeout)
         return done
 
-    async def remove_prefix(self, prefix: Key, force: bool = False) -> int:
+    async def remove_prefix(self, prefix: Key, force: bool = False, *,
+                            timeout: Seconds = None) -> int:
         """As `mc.Store.remove_prefix`."""
         call = RemovePrefix(prefix, force)
         try:
-            removed: int = await self._run(call)
+            removed: int = await self._run(call, timeout)
         except Busy as e:
             setattr(e, 'removed', call.result())
             raise
         return removed
 
-    async def match_prefix(self, keys: Sequence[Key]) -> int:
+    async def match_prefix(self, keys: Sequence[Key], *, timeout: Seconds = None) -> int:
         """As `mc.Store.match_prefix`."""
-        found: int = await self._run(Match(keys))
+        found: int = await self._run(Match(keys), timeout)
         return found
 
-    async def list(self, prefix: Key = '', limit: Optional[int] = None) -> List[_sync.Listed]:
+    async def list(self, prefix: Key = '', limit: Optional[int] = None, *,
+                   timeout: Seconds = None) -> List[_sync.Listed]:
         """As `mc.Store.list`."""
         if limit == 0:
             return []
-        found = await self._run(Keys(prefix, limit))
+        found = await self._run(Keys(prefix, limit), timeout)
         return [_sync.Listed(decode(key), size) for key, size in found]
 
     async def health(self, timeout: float = 1.0) -> _sync.Health:

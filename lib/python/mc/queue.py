@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 from ._abi import lib, mc_done
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
 from ._handle import Handle, close_with
+from ._limits import Seconds, limited
 from ._options import milliseconds
 from ._pack import Key
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks
@@ -96,14 +97,15 @@ class Queue:
                 _land(flying.pop(tag, None), Code.UNAVAILABLE, 0, 0)
         return free
 
-    def begin(self, call: Call, context: Any = None) -> Flight:
-        """Any call; `context` is the caller's, to know it by. `Busy` when the queue is full."""
+    def begin(self, call: Call, context: Any = None, timeout: Seconds = None) -> Flight:
+        """Any call; `context` is the caller's, to know it by. `Busy` when the queue is full.
+        `timeout`, in seconds, counts from here on; None: the store's, from when it runs."""
         flight = Flight(next(self._tags), call, context)
         if call.uses is not None:
             call.uses.__enter__()
         self._flying[flight.tag] = flight
         try:
-            with self._handle as queue, self.store._handle as store:
+            with limited(timeout), self._handle as queue, self.store._handle as store:
                 call.begin(store, queue, flight.tag)
         except BaseException:
             if self._flying.pop(flight.tag, None) is not None and call.uses is not None:
@@ -112,34 +114,37 @@ class Queue:
         return flight
 
     def put_many(self, items: Mapping[Key, Any], options: Optional[PutOptions] = None,
-                 context: Any = None) -> Flight:
+                 context: Any = None, timeout: Seconds = None) -> Flight:
         """As `Store.put_many`."""
-        return self.begin(PutKeys(list(items), items.values(), options), context)
+        return self.begin(PutKeys(list(items), items.values(), options), context, timeout)
 
     def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0,
-                      context: Any = None) -> Flight:
+                      context: Any = None, timeout: Seconds = None) -> Flight:
         """As `Store.get_many_into`."""
-        return self.begin(GetKeys(list(items), items.values(), wait), context)
+        return self.begin(GetKeys(list(items), items.values(), wait), context, timeout)
 
-    def exists_many(self, keys: Sequence[Key], context: Any = None) -> Flight:
+    def exists_many(self, keys: Sequence[Key], context: Any = None,
+                    timeout: Seconds = None) -> Flight:
         """As `Store.exists_many`."""
-        return self.begin(ExistsKeys(keys), context)
+        return self.begin(ExistsKeys(keys), context, timeout)
 
     def put_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
                    regions: tuple[int, int] = (0, 0), options: Optional[PutOptions] = None,
-                   hash_bytes: int = HASH_BYTES, context: Any = None) -> Flight:
+                   hash_bytes: int = HASH_BYTES, context: Any = None,
+                   timeout: Seconds = None) -> Flight:
         """As `Store.put_blocks`."""
         call = PutBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
         call.options = options
-        return self.begin(call, context)
+        return self.begin(call, context, timeout)
 
     def get_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
                    regions: tuple[int, int] = (0, 0), wait: float = 0.0,
-                   hash_bytes: int = HASH_BYTES, context: Any = None) -> Flight:
+                   hash_bytes: int = HASH_BYTES, context: Any = None,
+                   timeout: Seconds = None) -> Flight:
         """As `Store.get_blocks`."""
         call = GetBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
         call.wait = wait
-        return self.begin(call, context)
+        return self.begin(call, context, timeout)
 
     def take(self) -> list[Flight]:
         """What is done, in the order in which it was. Never waits."""

@@ -8,8 +8,10 @@
 A value is written once and immutable until it is removed; to put a key that is there moves
 nothing. Bytes move between the caller's memory and the nodes, without a copy in Python. Keys are
 text (UTF-8) or bytes, 1 to 1024 long. Any store may be used from any thread; every call ends within
-the option `timeout`; a put that no master answered takes up to a tenth of it more, to give its
-keys back.
+the option `timeout`, or its own argument of that name, in seconds; a put that no master answered
+takes up to a tenth of it more, to give its keys back. `progress(done, total)` is called on the
+caller's thread about five times a second while values move, and once they have, with bytes of at
+most 1,024 values; what it raises ends the call.
 """
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 from ._abi import CONSTANTS, lib, mc_each, mc_key, mc_lend_options, mc_place
 from ._calls import Call, ExistsKeys, GetKeys, GetRanges, Piece, PutKeys
 from ._handle import Handle, close_with
+from ._limits import Progress, Seconds, deadline, left, limited
 from ._options import given, milliseconds
 from ._pack import FlatKeys, Key, Results, decode, encode, pack_keys
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
@@ -103,8 +106,9 @@ class Store:
         self._lock = threading.Lock()
         close_with(self, self._handle)
 
-    def _run(self, call: Call) -> Any:
-        with self._handle as store:
+    def _run(self, call: Call, timeout: Seconds = None,
+             progress: Optional[Progress] = None) -> Any:
+        with limited(timeout, progress), self._handle as store:
             if call.uses is None:
                 call.begin(store, None, 0)
             else:
@@ -113,9 +117,10 @@ class Store:
         call.end()
         return call.result()
 
-    def _one(self, call: Union[PutKeys, GetKeys]) -> Result:
+    def _one(self, call: Union[PutKeys, GetKeys], timeout: Seconds,
+             progress: Optional[Progress]) -> Result:
         """Of a call with one item; raises what failed, with its text."""
-        with self._handle as store:
+        with limited(timeout, progress), self._handle as store:
             call.begin(store, None, 0)
             call.end()
             code = call.results.words[0]
@@ -125,67 +130,71 @@ class Store:
 
     # ---- one value
 
-    def put(self, key: Key, value: Any, options: Optional[PutOptions] = None) -> Put:
+    def put(self, key: Key, value: Any, options: Optional[PutOptions] = None, *,
+            timeout: Seconds = None, progress: Optional[Progress] = None) -> Put:
         """Stores the bytes of a buffer, or of a list of them. A key that is there is kept."""
-        done = self._one(PutKeys([key], [value], options)).outcome
+        done = self._one(PutKeys([key], [value], options), timeout, progress).outcome
         assert done is not None
         return done
 
-    def get(self, key: Key) -> bytes:
+    def get(self, key: Key, *, timeout: Seconds = None,
+            progress: Optional[Progress] = None) -> bytes:
         """The value. Raises `NotFound`, which is a `KeyError`, when there is none."""
-        name = encode(key)
+        name, until = encode(key), deadline(timeout)
         for last in (False, False, True):
-            size = self.size(key)
+            size = self.size(key, timeout=left(until))
             value, address = fresh_bytes(size)
             try:
-                moved = self._get(name, address, size)
+                moved = self._get(name, address, size, left(until), progress)
                 break
             except NoSpace:  # a larger one took its place
                 if last:
                     raise
         return value if moved == size else value[:moved]
 
-    def get_into(self, key: Key, into: Any) -> int:
+    def get_into(self, key: Key, into: Any, *, timeout: Seconds = None,
+                 progress: Optional[Progress] = None) -> int:
         """Fills a writable buffer, or a list of them, from the front. Returns the value's bytes."""
         if isinstance(into, (list, tuple)):
-            return self._one(GetKeys([key], [into])).bytes
+            return self._one(GetKeys([key], [into]), timeout, progress).bytes
         found = span(into, writable=True)
-        return self._get(encode(key), found.address, found.bytes)
+        return self._get(encode(key), found.address, found.bytes, timeout, progress)
 
-    def _get(self, name: bytes, address: int, capacity: int) -> int:
+    def _get(self, name: bytes, address: int, capacity: int, timeout: Seconds,
+             progress: Optional[Progress]) -> int:
         moved = c_size_t()
-        with self._handle as store:
+        with limited(timeout, progress), self._handle as store:
             lib.mc_store_get(store, name, len(name), address, capacity, byref(moved))
         return moved.value
 
-    def size(self, key: Key) -> int:
+    def size(self, key: Key, *, timeout: Seconds = None) -> int:
         """How many bytes the value has. It is leased, so that it stays for a read."""
         name, size = encode(key), c_size_t()
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_size(store, name, len(name), byref(size))
         return size.value
 
-    def exists(self, key: Key) -> bool:
+    def exists(self, key: Key, *, timeout: Seconds = None) -> bool:
         """Whether it is stored."""
         name, found = encode(key), c_int()
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_exists(store, name, len(name), byref(found))
         return bool(found.value)
 
     __contains__ = exists
 
-    def remove(self, key: Key, force: bool = False) -> None:
+    def remove(self, key: Key, force: bool = False, *, timeout: Seconds = None) -> None:
         """Raises `Busy` while it is leased to a reader, unless forced."""
         name = encode(key)
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_remove(store, name, len(name), force)
 
-    def locate(self, key: Key) -> List[Place]:
+    def locate(self, key: Key, *, timeout: Seconds = None) -> List[Place]:
         """Where its copies lie. It is leased."""
         name, count = encode(key), c_size_t()
         places = (mc_place * _PLACES)()
         places[0].size = ctypes.sizeof(mc_place)
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_locate(store, mc_key(span(name).address, len(name)), places, _PLACES,
                                 byref(count))
         return [Place(p.node.decode(), 'disk' if p.tier else 'memory', p.bytes)
@@ -193,66 +202,77 @@ class Store:
 
     # ---- many values, in one round trip; items fail by themselves
 
-    def put_many(self, items: Mapping[Key, Any],
-                 options: Optional[PutOptions] = None) -> dict[Key, Result]:
+    def put_many(self, items: Mapping[Key, Any], options: Optional[PutOptions] = None, *,
+                 timeout: Seconds = None,
+                 progress: Optional[Progress] = None) -> dict[Key, Result]:
         """Stores each value, which is a buffer or a list of them. A result for each key."""
-        done: dict[Key, Result] = self._run(PutKeys(list(items), items.values(), options))
+        call = PutKeys(list(items), items.values(), options)
+        done: dict[Key, Result] = self._run(call, timeout, progress)
         return done
 
-    def get_many(self, keys: Iterable[Key]) -> dict[Key, bytes]:
+    def get_many(self, keys: Iterable[Key], *, timeout: Seconds = None) -> dict[Key, bytes]:
         """The values that are there, by key."""
         found: dict[Key, bytes] = {}
+        until = deadline(timeout)
         for key in dict.fromkeys(keys):
             try:
-                found[key] = self.get(key)
+                found[key] = self.get(key, timeout=left(until))
             except NotFound:
                 continue
         return found
 
-    def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0) -> dict[Key, Result]:
+    def get_many_into(self, items: Mapping[Key, Any], wait: float = 0.0, *,
+                      timeout: Seconds = None,
+                      progress: Optional[Progress] = None) -> dict[Key, Result]:
         """Fills a buffer, or a list of them, with each value; waits up to `wait` seconds for values
         that are not stored yet. A result for each key, with its bytes."""
-        done: dict[Key, Result] = self._run(GetKeys(list(items), items.values(), wait))
+        call = GetKeys(list(items), items.values(), wait)
+        done: dict[Key, Result] = self._run(call, timeout, progress)
         return done
 
-    def get_ranges(self, items: Mapping[Key, Sequence[Piece]],
-                   wait: float = 0.0) -> dict[Key, Result]:
+    def get_ranges(self, items: Mapping[Key, Sequence[Piece]], wait: float = 0.0, *,
+                   timeout: Seconds = None,
+                   progress: Optional[Progress] = None) -> dict[Key, Result]:
         """Parts of values, each to its place. A result for each key, with the bytes of its
         pieces; `Code.INVALID` when one ends beyond the value."""
-        done: dict[Key, Result] = self._run(GetRanges(list(items), list(items.values()), wait))
+        call = GetRanges(list(items), list(items.values()), wait)
+        done: dict[Key, Result] = self._run(call, timeout, progress)
         return done
 
-    def exists_many(self, keys: Sequence[Key]) -> List[bool]:
+    def exists_many(self, keys: Sequence[Key], *, timeout: Seconds = None) -> List[bool]:
         """For each key, whether it is stored."""
-        found: List[bool] = self._run(ExistsKeys(keys))
+        found: List[bool] = self._run(ExistsKeys(keys), timeout)
         return found
 
-    def match_prefix(self, keys: Sequence[Key]) -> int:
+    def match_prefix(self, keys: Sequence[Key], *, timeout: Seconds = None) -> int:
         """How many of the keys, from the first, are stored without a gap. They are leased."""
         packed, matched = FlatKeys(keys), c_size_t()
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_match_keys(store, packed.native, byref(matched))
         return matched.value
 
-    def remove_many(self, keys: Sequence[Key], force: bool = False) -> dict[Key, Result]:
+    def remove_many(self, keys: Sequence[Key], force: bool = False, *,
+                    timeout: Seconds = None) -> dict[Key, Result]:
         """Removes each; `Code.BUSY` for one that is leased to a reader, unless forced."""
         packed = FlatKeys(keys)
         codes = array('I', bytes(4 * packed.count))
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_remove_keys(store, packed.native, force, codes.buffer_info()[0])
         return {key: Result(CODES[code]) for key, code in zip(keys, codes)}
 
-    def prefetch(self, keys: Sequence[Key]) -> int:
+    def prefetch(self, keys: Sequence[Key], *, timeout: Seconds = None) -> int:
         """A hint that the keys will be read soon. Returns how many were on a disk only."""
         packed, requested = FlatKeys(keys), c_uint64()
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_prefetch_keys(store, packed.native, byref(requested))
         return requested.value
 
     # ---- what is stored
 
-    def list(self, prefix: Key = '', limit: Optional[int] = None) -> List[Listed]:
-        """Keys that begin so, in order; at most `limit`. Each thousand is a round trip."""
+    def list(self, prefix: Key = '', limit: Optional[int] = None, *,
+             timeout: Seconds = None) -> List[Listed]:
+        """Keys that begin so, in order; at most `limit`. Each thousand is a round trip, and may
+        take `timeout`."""
         found: List[Listed] = []
         errors: List[BaseException] = []
         name = encode(prefix)
@@ -266,18 +286,18 @@ class Store:
                 return 1
 
         if limit != 0:
-            with self._handle as store:
+            with limited(timeout), self._handle as store:
                 lib.mc_store_list(store, name, len(name), mc_each(each), None)
         if errors:
             raise errors[0]
         return found
 
-    def remove_prefix(self, prefix: Key, force: bool = False) -> int:
+    def remove_prefix(self, prefix: Key, force: bool = False, *, timeout: Seconds = None) -> int:
         """Removes the keys that begin so, all of the tenant's with an empty one. Returns how many.
         `Busy`, with `.removed`, when some are leased or pinned and stay; unless forced."""
         name, removed = encode(prefix), c_uint64()
         try:
-            with self._handle as store:
+            with limited(timeout), self._handle as store:
                 lib.mc_store_remove_prefix(store, name, len(name), force, byref(removed))
         except Busy as e:
             setattr(e, 'removed', removed.value)
@@ -298,32 +318,34 @@ class Store:
         return KvLayout(self._handle, regions, blocks)
 
     def match_blocks(self, prefixes: Sequence[Key], hashes: Hashes,
-                     hash_bytes: int = HASH_BYTES) -> int:
+                     hash_bytes: int = HASH_BYTES, *, timeout: Seconds = None) -> int:
         """How many blocks, from the first, are stored without a gap under each of the prefixes.
         They are leased."""
         packed, hashed, matched = pack_keys(prefixes), joined(hashes), c_size_t()
-        with self._handle as store:
+        with limited(timeout), self._handle as store:
             lib.mc_store_match_blocks(store, packed.address, packed.count, hashed.address,
                                       hash_bytes, hashed.bytes // hash_bytes, byref(matched))
         return matched.value
 
     def put_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
                    regions: tuple[int, int] = (0, 0), options: Optional[PutOptions] = None,
-                   hash_bytes: int = HASH_BYTES) -> Results:
+                   hash_bytes: int = HASH_BYTES, timeout: Seconds = None,
+                   progress: Optional[Progress] = None) -> Results:
         """Stores blocks by number, each under prefix and hash. `regions`: the first and how many,
         when a value is not all of them."""
         call = PutBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
         call.options = options
-        done: Results = self._run(call)
+        done: Results = self._run(call, timeout, progress)
         return done
 
     def get_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,
                    regions: tuple[int, int] = (0, 0), wait: float = 0.0,
-                   hash_bytes: int = HASH_BYTES) -> Results:
+                   hash_bytes: int = HASH_BYTES, timeout: Seconds = None,
+                   progress: Optional[Progress] = None) -> Results:
         """Fills blocks by number. What a block holds whose code is not 0 means nothing."""
         call = GetBlocks(layout, prefix, hashes, blocks, regions, hash_bytes)
         call.wait = wait
-        done: Results = self._run(call)
+        done: Results = self._run(call, timeout, progress)
         return done
 
     # ---- memory, and calls that return at once

@@ -134,7 +134,7 @@ Result<> Client::check_epoch(uint64_t epoch) {
 }
 
 void Client::find_leader() {
-  if (several_ && !heard_) (void)ask(Stat{}, clock_.now() + options_.timeout);
+  if (several_ && !heard_) (void)ask(Stat{}, clock_.now() + limits.timeout_or(options_.timeout));
 }
 
 template <class M>
@@ -182,10 +182,12 @@ void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
                         const std::atomic<bool>* stopped) {
   constexpr Duration kProgress = std::chrono::milliseconds(200);
   constexpr Duration kStop = std::chrono::milliseconds(20);
-  const auto renew_every = leased.empty() ? options_.timeout : std::max(lease / 2, kProgress / 2);
-  Time renewed = clock_.now();
+  const auto renew_every =
+      leased.empty() ? limits.timeout_or(options_.timeout) : std::max(lease / 2, kProgress / 2);
+  const auto& progress = limits.progress ? limits.progress : options_.progress;
+  Time renewed = clock_.now(), told = renewed;
   for (;;) {
-    Duration turn = options_.progress ? std::min(kProgress, renew_every) : renew_every;
+    Duration turn = progress ? std::min(kProgress, renew_every) : renew_every;
     if (stopped != nullptr) turn = std::min(turn, kStop);
     const Duration budget = std::min(left(deadline), turn);
     if (budget <= Duration::zero()) return;
@@ -197,8 +199,12 @@ void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
       bytes += status.bytes_done;
       finished = finished && xfer::finished(status.state);
     }
-    if (options_.progress) options_.progress(bytes, total);
-    if (moved || finished || (stopped != nullptr && stopped->load())) return;
+    finished = finished || moved;
+    if (progress && (finished || clock_.now() - told >= kProgress)) {
+      told = clock_.now();
+      progress(bytes, total);
+    }
+    if (finished || (stopped != nullptr && stopped->load())) return;
     if (!leased.empty() && clock_.now() - renewed >= renew_every) {
       renewed = clock_.now();
       // A failed renewal is no error: the guard words show whether the bytes are valid.
@@ -215,8 +221,8 @@ Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& open
       engine_.open_segment(node.control, std::min(left(deadline), kAttempt), node.generation);
   if (!segment) report(node);
   if (segment) {
-    const Lock lock(holders_mutex_);
-    segments_[node.control] = *segment;
+    const Lock lock(holders_.mutex);
+    holders_.segments[node.control] = *segment;
   }
   opened.emplace(node.control, segment);
   return segment;
@@ -238,7 +244,7 @@ bool Client::verifies(const Read& r) {
 }
 
 Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
-  const Time deadline = clock_.now() + options_.timeout;
+  const Time deadline = clock_.now() + limits.timeout_or(options_.timeout);
   std::vector<bool> out;
   for (size_t at = 0; at == 0 || at < keys.size(); at += kBatchMax) {
     const Exists message{some_of(keys, at), options_.tenant};
@@ -253,7 +259,7 @@ Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
 
 Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys,
                                       std::vector<StoredPlace>* places) {
-  const Time deadline = clock_.now() + options_.timeout;
+  const Time deadline = clock_.now() + limits.timeout_or(options_.timeout);
   uint64_t hits = 0;
   for (size_t at = 0; at == hits && (at == 0 || at < keys.size()); at += kBatchMax) {
     const MatchPrefix message{some_of(keys, at), options_.tenant, places != nullptr,
@@ -273,7 +279,8 @@ Result<uint64_t> Client::match_blocks(const std::vector<std::string>& prefixes,
     return fail(Code::kInvalid, "%zu prefixes: want 1 to %zu", prefixes.size(), kPrefixesMax);
   if (hash_bytes == 0 || hash_bytes > kHashBytesMax || hashes.size() % hash_bytes != 0)
     return fail(Code::kInvalid, "hashes of %zu bytes: want 1 to %zu", hash_bytes, kHashBytesMax);
-  const Time deadline = clock_.now() + (within > Duration::zero() ? within : options_.timeout);
+  const Time deadline =
+      clock_.now() + (within > Duration::zero() ? within : limits.timeout_or(options_.timeout));
   MatchBlocks message{prefixes, {}, static_cast<uint32_t>(hash_bytes), options_.tenant};
   const size_t count = hashes.size() / hash_bytes, most = kBatchMax / prefixes.size();
   uint64_t hits = 0;
@@ -293,7 +300,7 @@ Result<uint64_t> Client::match_blocks(const std::vector<std::string>& prefixes,
 std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force,
                                      const std::string* of) {
   const std::string& tenant = of == nullptr ? options_.tenant : *of;
-  const Time deadline = clock_.now() + options_.timeout;
+  const Time deadline = clock_.now() + limits.timeout_or(options_.timeout);
   std::vector<Result<>> out;
   for (size_t at = 0; at < keys.size(); at += kBatchMax) {
     auto some = remove_some(some_of(keys, at), force, tenant, deadline);
@@ -315,7 +322,8 @@ std::vector<Result<>> Client::remove_some(const std::vector<ObjectKey>& keys, bo
   Result<Outcomes> reply;
   bool again = false;
   for (int tries = 1;; ++tries, again = true) {
-    const Duration budget = std::min(left(deadline), several_ ? kAttempt : options_.timeout);
+    const Duration budget =
+        std::min(left(deadline), several_ ? kAttempt : limits.timeout_or(options_.timeout));
     reply = master_->call(message, whole_ms(budget));
     if (!several_ || !unanswered(reply) || tries == kTriesMax ||
         left(deadline) <= std::chrono::milliseconds(1))
@@ -336,21 +344,23 @@ std::vector<Result<>> Client::remove_some(const std::vector<ObjectKey>& keys, bo
 }
 
 Result<Listed> Client::list(const std::string& prefix, const std::string& after, uint32_t limit) {
-  MC_TRY(Listed page,
-         ask(List{prefix, after, limit, options_.tenant}, clock_.now() + options_.timeout));
+  MC_TRY(Listed page, ask(List{prefix, after, limit, options_.tenant},
+                          clock_.now() + limits.timeout_or(options_.timeout)));
   if (page.more && (page.items.empty() || page.items.back().key <= after))
     return fail(Code::kCorrupt, "list: master %s says that more follows, and does not go on",
                 options_.master.c_str());
   return page;
 }
 
-Result<ClusterStat> Client::stat(Duration timeout) {
-  return ask(Stat{}, clock_.now() + (timeout > Duration::zero() ? timeout : options_.timeout));
+Result<ClusterStat> Client::stat(Duration within) {
+  return ask(
+      Stat{},
+      clock_.now() + (within > Duration::zero() ? within : limits.timeout_or(options_.timeout)));
 }
 
 Result<Located> Client::locate(const ObjectKey& key, std::vector<NodeRef>* nodes) {
-  MC_TRY(Replicas reply,
-         ask(GetReplicas{{key}, 0, options_.tenant}, clock_.now() + options_.timeout));
+  MC_TRY(Replicas reply, ask(GetReplicas{{key}, 0, options_.tenant},
+                             clock_.now() + limits.timeout_or(options_.timeout)));
   if (reply.items.size() != 1)
     return fail(Code::kCorrupt, "get-replicas: %zu answers to one key", reply.items.size());
   MC_TRY_(reply.items[0].outcome.result());

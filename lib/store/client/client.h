@@ -101,6 +101,14 @@ struct PutAs {  // replaces the client's own options
   bool ends() const { return stopped != nullptr && stopped->load(); }
   bool operator==(const PutAs&) const = default;
 };
+struct CallLimits {    // of one call, replaces the client's own options
+  Duration timeout{};  // 0: the options'
+  std::function<void(uint64_t done, uint64_t total)> progress{};
+  // Outlives the call, may be null. Once true, bytes stop moving and what is open is kUnavailable.
+  const std::atomic<bool>* stopped = nullptr;
+  bool ends() const { return stopped != nullptr && stopped->load(); }
+  Duration timeout_or(Duration own) const { return timeout > Duration::zero() ? timeout : own; }
+};
 struct ValueRange {  // bytes of a value, and where they go
   uint64_t offset = 0;
   std::span<std::byte> into;
@@ -119,6 +127,8 @@ struct GetItem {
 
 class Client {
  public:
+  CallLimits limits;  // of the calls that follow. Requires: it changes while none is under way
+
   // Connects lazily: an unreachable master is an error of the first call.
   static Result<std::unique_ptr<Client>> open(xfer::Engine& engine, const Clock& clock,
                                               ClientOptions options, Metrics& metrics);
@@ -153,7 +163,7 @@ class Client {
   std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false,
                                const std::string* tenant = nullptr);
   Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
-  Result<ClusterStat> stat(Duration timeout = {});  // if not the options' timeout
+  Result<ClusterStat> stat(Duration within = {});  // 0: the call's timeout
   // A hint that the keys will be read soon: objects that only a disk holds are promoted. Returns:
   // how many.
   Result<uint64_t> prefetch(const std::vector<ObjectKey>& keys);
@@ -163,7 +173,7 @@ class Client {
   template <class M>
   Result<typename M::Reply> call(const M& message) {
     find_leader();
-    return master_->call(message, options_.timeout);
+    return master_->call(message, limits.timeout_or(options_.timeout));
   }
 
  private:
@@ -171,6 +181,11 @@ class Client {
   struct Read;
   struct Write;
   struct Late;
+  struct Holders {  // of values: by control address
+    Mutex mutex;
+    std::map<std::string, std::unique_ptr<rpc::SyncClient>> clients MC_GUARDED_BY(mutex);
+    std::map<std::string, xfer::SegmentHandle> segments MC_GUARDED_BY(mutex);
+  };
   struct Shared {                              // with those made by another()
     std::unique_ptr<LocalHotCache> hot_cache;  // null: none
     UnheardPuts unheard;
@@ -231,9 +246,7 @@ class Client {
   const ClientOptions options_;
   const std::unique_ptr<rpc::SyncClient> master_;
   const bool several_;  // masters
-  Mutex holders_mutex_;
-  std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
-  std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
+  Holders holders_;
   const std::shared_ptr<Shared> shared_;
   HedgeTimer times_;                // of reads from other hosts
   std::atomic<bool> heard_{false};  // from a master of that epoch

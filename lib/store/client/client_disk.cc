@@ -21,8 +21,8 @@ std::string disk_name(const std::string& tenant, const ObjectKey& key) {
 }  // namespace
 
 Result<rpc::SyncClient*> Client::holder(const std::string& control) {
-  const Lock lock(holders_mutex_);
-  auto& slot = holders_[control];
+  const Lock lock(holders_.mutex);
+  auto& slot = holders_.clients[control];
   if (slot == nullptr) {
     MC_TRY(slot, rpc::SyncClient::connect(control, clock_));
   }
@@ -38,7 +38,7 @@ void Client::read_disks(std::span<Read> reads, const Replicas& found, Time deadl
       const size_t copies = r.at->disks.size();
       by_node[r.at->disks[static_cast<size_t>(attempt) % copies]].push_back(&r);
     }
-    if (by_node.empty() || left(deadline) <= Duration::zero()) return;
+    if (by_node.empty() || left(deadline) <= Duration::zero() || limits.ends()) return;
     for (auto& [node, open] : by_node) {
       if (node >= found.nodes.size()) continue;
       for (size_t at = 0; at < open.size();) {
@@ -110,7 +110,8 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
   if (!requests.empty()) submitted = engine_.submit(batch, requests);
-  if (submitted && !requests.empty()) wait_moved(batch, requests.size(), total, {}, {}, deadline);
+  if (submitted && !requests.empty())
+    wait_moved(batch, requests.size(), total, {}, {}, deadline, limits.stopped);
   for (Read* r : reading) {
     if (!submitted)
       r->last = submitted.error();
@@ -123,7 +124,7 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
 }
 
 Result<uint64_t> Client::prefetch(const std::vector<ObjectKey>& keys) {
-  const Time deadline = clock_.now() + options_.timeout;
+  const Time deadline = clock_.now() + limits.timeout_or(options_.timeout);
   uint64_t hinted = 0;
   for (size_t from = 0; from < keys.size(); from += kChunk) {
     const auto end = keys.begin() + static_cast<ptrdiff_t>(std::min(from + kChunk, keys.size()));

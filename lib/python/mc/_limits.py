@@ -1,0 +1,65 @@
+"""How one call goes: a timeout of its own, and progress while its bytes move."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from typing import Any, Callable, List, Optional
+
+from ._abi import lib, mc_call_options, mc_each_progress
+from ._options import milliseconds
+
+Progress = Callable[[int, int], object]  # bytes that have moved, and all of them
+Seconds = Optional[float]  # None: as the store's option `timeout`
+
+_AS_EVER = contextlib.nullcontext()
+_LEAST = 0.001
+
+
+class Limits:
+    """Of the calls that this thread begins within it. What `progress` raises ends the call, and is
+    raised at the end. Kept until the calls have ended."""
+
+    def __init__(self, timeout: Seconds, progress: Optional[Progress]) -> None:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f'timeout {timeout}: every call must end, so it must be above 0')
+        self._errors: List[BaseException] = []
+        errors = self._errors
+
+        def tell(_: Any, done: int, total: int) -> int:
+            assert progress is not None
+            try:
+                if not errors:
+                    progress(done, total)
+            except BaseException as e:  # as the interrupt of a user
+                errors.append(e)
+            return len(errors)
+
+        self._native = mc_call_options(
+            ctypes.sizeof(mc_call_options), 0 if timeout is None else milliseconds(timeout),
+            mc_each_progress() if progress is None else mc_each_progress(tell))
+
+    def __enter__(self) -> None:
+        lib.mc_call_with(self._native)
+
+    def __exit__(self, *_: object) -> None:
+        lib.mc_call_with(None)
+        if self._errors:
+            raise self._errors[0]
+
+
+def limited(timeout: Seconds, progress: Optional[Progress] = None) -> Any:
+    """A context for calls; that of the store's own options costs nothing."""
+    if timeout is None and progress is None:
+        return _AS_EVER
+    return Limits(timeout, progress)
+
+
+def deadline(timeout: Seconds) -> Seconds:
+    """When it will be over, for `left`."""
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def left(until: Seconds) -> Seconds:
+    """What is left until then, for a call of several."""
+    return None if until is None else max(until - time.monotonic(), _LEAST)
