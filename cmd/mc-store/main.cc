@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   mc::store::add_replicas(program);
   mc::store::add_drain(program);
   mc::store::add_verify(program);
+  mc::store::add_doctor(program);
   mc::store::add_bench(program);
   return program.main(argc, argv);
 }

@@ -52,5 +52,6 @@ void add_mv(Program& program);
 void add_replicas(Program& program);
 void add_drain(Program& program);
 void add_verify(Program& program);
+void add_doctor(Program& program);
 
 }  // namespace mc::store

@@ -67,3 +67,13 @@ def test_engines_that_cannot_share(store):
     assert 'm: 2 kinds that do not share' in text and 'dtype: "bfloat16" / "float32"' in text
     assert 'alone: all that were here can share' in text and 'layers' not in text
     assert report.faults == 0
+    told = subprocess.run([f'{os.environ["MC_BIN"]}/mc-store', 'doctor', '--master', store.master],
+                          capture_output=True, text=True, timeout=60)
+    assert told.returncode == 1, told
+    assert told.stdout == ('alone: all engines that were here can share\n'
+                           'm: 2 kinds of engines that do not share; they differ in\n'
+                           '  dtype: "bfloat16" / "float32"\n')
+    told = subprocess.run([f'{os.environ["MC_BIN"]}/mc-store', 'doctor', '--master', store.master,
+                           '--output', 'json'], capture_output=True, text=True, timeout=60)
+    assert json.loads(told.stdout.splitlines()[1]) == {
+        'model': 'm', 'kinds': 2, 'differ': {'dtype': ['bfloat16', 'float32']}}
