@@ -1,10 +1,13 @@
 #include "cmd/command.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -90,6 +93,14 @@ std::string with_flags(std::initializer_list<const OptionList*> lists, const std
       longest = length;
     }
   return flags.empty() ? what : flags + ": " + what;
+}
+
+// Else the next file that is opened has the descriptor of a closed one, and what is printed gets
+// into it. To print stays an error.
+void occupy_standard_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+      (void)::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);  // the lowest free one
 }
 
 std::string unknown_verb(const std::string& word, const std::vector<std::string>& verbs) {
@@ -207,6 +218,8 @@ std::string Program::explain(const Parsed& p, const CLI::Error& e) {
 }
 
 int Program::main(int argc, char** argv) {
+  occupy_standard_streams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write
   Common common;
   Parsed p{CLI::App(summary_, name_), {}, std::vector<Parsed::Collected>(verbs_.size() + 1), {}};
   if (argc == 2 && std::string(argv[1]) == "--help-man") {

@@ -89,7 +89,8 @@ Result<> DaemonOptions::ready(const Endpoints& me) const {
 
 void DaemonOptions::stopping() const {
   notify_systemd("STOPPING=1");
-  if (announce.empty()) return;
+  struct stat info {};
+  if (announce.empty() || ::stat(announce.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
   const auto mine = read_json_file(announce);  // a successor may have written its own already
   if (mine && get_uint(*mine, "pid") == static_cast<uint64_t>(::getpid()))
     ::unlink(announce.c_str());

@@ -103,7 +103,7 @@ Result<int> run_why(const KeyOptions& o, const Context& context) {
         "\n");
     return 0;
   }
-  put(strf("%s: %s\n", escape(o.key).c_str(), why.state.c_str()));
+  put(strf("%s: %s\n", escape(o.key).c_str(), escape(why.state).c_str()));
   for (const auto& fact : why.facts) put("  " + escape(fact) + "\n");
   for (const Event& e : why.events)
     put(strf("  %s %s on %s%s%s\n", when(e.at_ms).c_str(), kind(e), escape(e.nodes).c_str(),

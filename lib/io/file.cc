@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/text.h"
 #include "io/fd.h"
@@ -27,22 +28,49 @@ Result<std::string> read_secret_file(const std::string& path, size_t bytes_max) 
   return read_whole(fd.get(), path, bytes_max);
 }
 
-Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
+namespace {
+
+Result<> write_all(int fd, const std::string& path, std::string_view content) {
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_errno("write %s", path.c_str());
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+// The file that a chain of links leads to, also where it is not there yet.
+std::string linked_file(std::string path) {
+  constexpr int kLinksMax = 40;  // as the kernel has it
+  std::error_code error;
+  for (int i = 0; i < kLinksMax; ++i) {
+    const auto target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = (std::filesystem::path(path).parent_path() / target).string();
+  }
+  return path;
+}
+
+}  // namespace
+
+Result<> write_file_atomically(const std::string& named, std::string_view content, unsigned mode) {
+  struct stat info {};
+  if (::stat(named.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    const Fd there(::open(named.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
+    if (!there) return fail_errno("open %s", named.c_str());
+    return write_all(there.get(), named, content);
+  }
+  const std::string path = linked_file(named);
   static std::atomic<unsigned> writes{0};  // threads that write one path need different temporaries
   const std::string temporary =
       path + "." + std::to_string(::getpid()) + "." + std::to_string(++writes) + ".tmp";
   ::unlink(temporary.c_str());  // one left by a dead process with our id would keep its mode
   Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!fd) return fail_errno("create %s", temporary.c_str());
-  while (!content.empty()) {
-    const ssize_t n = ::write(fd.get(), content.data(), content.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      auto failure = fail_errno("write %s", temporary.c_str());
-      ::unlink(temporary.c_str());
-      return failure;
-    }
-    content.remove_prefix(static_cast<size_t>(n));
+  if (auto written = write_all(fd.get(), temporary, content); !written) {
+    ::unlink(temporary.c_str());
+    return written;
   }
   fd.reset();
   if (std::rename(temporary.c_str(), path.c_str()) != 0) {

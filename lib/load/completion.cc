@@ -9,6 +9,7 @@ namespace {
 using trace::Status;
 constexpr size_t kErrorBodyMax = 64 * 1024;
 constexpr size_t kReasonMax = 120;
+constexpr uint64_t kTokensMax = 1 << 20;  // of an answer
 
 // Reasons are counted by their text: the error's code if it has one, else its message, cut.
 std::string reason_of(const Json& error) {
@@ -105,7 +106,8 @@ void Completion::event(std::string_view data, Time at) {
 // Sets `tokens` of this event, if the usage has them.
 void Completion::usage(const Json& usage, uint64_t& tokens) {
   has_usage_ = true;
-  if (const auto n = count(usage, "completion_tokens")) {
+  // A server may say anything: each token has a gap of its own here.
+  if (const auto n = count(usage, "completion_tokens"); n && *n <= kTokensMax) {
     tokens = *n > counted_ ? *n - counted_ : 0;
     counted_ = *n;
   }

@@ -13,6 +13,7 @@
 #include "io/fd.h"
 #include "io/free_port.h"
 #include "rpc/access/same_port.h"
+#include "rpc/access/unread_answers.h"
 #include "rpc/zmq_context.h"
 #include "wire/codec.h"
 
@@ -244,9 +245,19 @@ Socket::~Socket() {
 
 Result<> Socket::send(const std::vector<std::string_view>& frames) {
   ++*uses_;
+  UnreadAnswers::Bytes unread;
+  if (guard_ && kind_ == Kind::kRouter && frames.size() > 1) {
+    unread = UnreadAnswers::of_process().of(handle_, frames.front(), frames.back().size());
+    if (unread == nullptr)
+      return fail(Code::kBusy, "send by %s: the peer does not read its answers", address_.c_str());
+  }
   for (size_t i = 0; i < frames.size(); ++i) {
-    const int more = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
-    if (zmq_send(handle_, frames[i].data(), frames[i].size(), ZMQ_DONTWAIT | more) < 0) {
+    const bool last = i + 1 == frames.size();
+    const int sent = last && unread != nullptr
+                         ? UnreadAnswers::send(handle_, frames[i], unread)
+                         : zmq_send(handle_, frames[i].data(), frames[i].size(),
+                                    ZMQ_DONTWAIT | (last ? 0 : ZMQ_SNDMORE));
+    if (sent < 0) {
       const int error = zmq_errno();
       if (error == EAGAIN) return fail(Code::kBusy, "send to %s: queue full", address_.c_str());
       return fail(Code::kUnavailable, "send to %s: %s", address_.c_str(), zmq_strerror(error));

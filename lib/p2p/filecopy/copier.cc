@@ -1,6 +1,7 @@
 #include "p2p/filecopy/copier.h"
 
 #include <algorithm>
+#include <climits>
 #include <thread>
 
 namespace mc::p2p::filecopy {
@@ -32,6 +33,10 @@ Result<> Copier::list(const Item& root) {
     do {
       MC_TRY(page, from_.list(folder.source.path, page.last));
       skipped_ += page.skipped;
+      if (page.more && page.entries.empty() && page.skipped == 0)
+        return fail(Code::kInvalid, "the source lists '%.200s' without an end",
+                    folder.source.path.c_str());
+      if (skipped_ > kItemsMax) return fail(Code::kNoSpace, "more than %zu files", kItemsMax);
       for (TreeEntry& e : page.entries) {
         // The list may come from a peer.
         if (!p2p::safe_path(e.path) || e.path.find('/') != std::string::npos)
@@ -40,6 +45,9 @@ Result<> Copier::list(const Item& root) {
           return fail(Code::kNoSpace, "more than %zu files to copy", kItemsMax);
         Item item{e, below(folder.target, e.path)};
         item.source.path = below(folder.source.path, e.path);
+        if (item.source.path.size() >= PATH_MAX)
+          return fail(Code::kInvalid, "the source lists a path of over %d bytes: '%.200s'...",
+                      PATH_MAX, item.source.path.c_str());
         (e.folder ? folders_ : files_).push_back(std::move(item));
       }
     } while (page.more);

@@ -72,6 +72,8 @@ Result<std::unique_ptr<MappedFile>> MappedFile::create(xfer::Engine& engine,
   // All of it now: a full disk is an error here, and not a signal on a mapped page.
   if (bytes > 0)
     if (const int e = ::posix_fallocate(f->fd_.get(), 0, static_cast<off_t>(bytes)); e != 0) {
+      // It has taken what there was, which others on this disk need.
+      if (!*existed) (void)::ftruncate(f->fd_.get(), info.st_size);
       errno = e;
       return fail_errno("allocate %s for %s", rounded_bytes_text(bytes).c_str(), path.c_str());
     }

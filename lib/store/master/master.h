@@ -161,15 +161,19 @@ class Master {
     std::vector<const Member*> named;  // of reply.nodes
     std::vector<size_t> open;          // items without a result
     uint64_t demand = 0;               // bytes they wait for; 0 for items over quota
+    uint64_t kept = 0;                 // bytes of this call, about
     bool late = false;                 // half of its wait is over: victims are dropped for it
     bool extended = false;             // its wait, once, as nodes were giving back memory
     Done<PutStarted> done;
     std::optional<std::multimap<Time, ParkedPut*>::iterator> half{};
   };
-  struct Parking {                           // puts that wait for space
+  struct Parking {  // puts that wait for space
+    // What calls that wait may take of the master's memory; those beyond are answered at once.
+    static constexpr uint64_t kKeptMax = 64 * kMiB;
     std::multimap<Time, ParkedPut> puts;     // by deadline
     std::multimap<Time, ParkedPut*> halves;  // by the time at which they become late
     uint64_t demand = 0, late_demand = 0;    // of all, and of the late ones
+    uint64_t kept = 0;                       // bytes of all calls that wait, looks too
     void count(const ParkedPut& put, bool in);
   };
   struct Evicting {  // victims that a disk is to have before their memory is free
@@ -188,6 +192,7 @@ class Master {
     size_t missing = 0;
     std::function<void(Time now)> answer;
     std::multimap<Time, ParkedLook>::iterator self;
+    uint64_t kept = 0;  // bytes of this call, about
   };
   struct QuarantinedRange {  // a range that a late client may still write or read
     NodeId node;

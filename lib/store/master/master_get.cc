@@ -11,7 +11,7 @@ namespace {
 
 constexpr Duration kLookWaitMax = std::chrono::seconds(60);
 constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
-constexpr size_t kLooksParkedMax = 1 << 16;
+constexpr size_t kLooksParkedMax = 1 << 16, kListingsMax = 1 << 10;
 constexpr size_t kSortMax = 128;  // objects ordered at a time: 1 ms in a table of ten million
 
 constexpr size_t kLocatedMax = 1024;  // of an answer whose memory is reused
@@ -24,6 +24,14 @@ void clear(Located& item) {  // keeps its memory
   item.places.clear();
   item.disks.clear();
   item.healthy = 0;
+}
+
+// Of a call that waits for them: its message, what is awaited, and by whom.
+uint64_t bytes_of(const std::vector<ObjectKey>& keys) {
+  constexpr uint64_t kEach = 256;
+  uint64_t bytes = kEach;
+  for (const ObjectKey& key : keys) bytes += kEach + 3 * key.size();
+  return bytes;
 }
 
 Result<> check_keys(const std::vector<ObjectKey>& keys) {
@@ -140,10 +148,14 @@ void Master::look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration 
   const bool unsure = (open > 0 || keys.empty()) && !rebuild_.over(now);
   Time until = open > 0 ? now + std::min(wait, kLookWaitMax) : now;
   if (unsure) until = std::max(until, std::min(now + kDoubt, rebuild_.end()));
-  if (until <= now || parked_looks_.size() >= kLooksParkedMax) return answer(now);
+  const uint64_t kept = bytes_of(keys);
+  if (until <= now || parked_looks_.size() >= kLooksParkedMax ||
+      parked_.kept + kept > Parking::kKeptMax)
+    return answer(now);
   const auto it =
-      parked_looks_.emplace(until, ParkedLook{tenant, keys, open, std::move(answer), {}});
+      parked_looks_.emplace(until, ParkedLook{tenant, keys, open, std::move(answer), {}, kept});
   it->second.self = it;
+  parked_.kept += kept;
   for (const ObjectKey& key : keys)
     if (check_object_key(key) && !stored(tenant, key))
       awaited_[in_tenant(tenant, key)].push_back(&it->second);
@@ -166,6 +178,7 @@ void Master::answer_look(ParkedLook& parked, Time now) {
     if (it->second.empty()) awaited_.erase(it);
   }
   const auto answer = std::move(parked.answer);
+  parked_.kept -= parked.kept;
   parked_looks_.erase(parked.self);
   answer(now);
 }
@@ -184,7 +197,7 @@ Result<> Master::sure(size_t missing, Time now) const {
 
 void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
   if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
-  const auto tenant = tenants_.get(m.tenant);
+  const auto tenant = tenants_.of_reader(m.tenant, m.wait_ms > 0);
   if (!tenant) return done(fail(tenant.error()));
   // Without a wait and a rebuild, one pass over the keys is enough.
   const bool at_once = m.wait_ms == 0 && rebuild_.over(now);
@@ -205,7 +218,7 @@ void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
 void Master::handle(const Exists& m, Time now, Done<Existing> done) {
   if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Existing{epoch_, {}});
-  const auto tenant = tenants_.get(m.tenant);
+  const auto tenant = tenants_.of_reader(m.tenant, false);
   if (!tenant) return done(fail(tenant.error()));
   const auto existing = [this, tenant = *tenant](const std::vector<ObjectKey>& keys) {
     Existing reply{epoch_, {}};
@@ -300,7 +313,7 @@ void Master::handle(const List& m, Time now, Done<Listed> done) {
     if (auto whole = sure(1, then); !whole) return done(fail(whole.error()));
     if (listing_.empty() && !tier_.objects().first_lost() && table_.sort(kSortMax))
       return done(list(m, tenants_.find(m.tenant), then));
-    if (listing_.size() < kLooksParkedMax) return listing_.push_back({m, done});
+    if (listing_.size() < kListingsMax) return listing_.push_back({m, done});
     done(fail(Code::kBusy, "%zu listings wait already: retry", listing_.size()));
   });
 }

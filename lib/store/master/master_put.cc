@@ -44,6 +44,13 @@ bool asked_before(const Object* object, const PutStart& m, size_t i) {
          object->promoted == m.promote;
 }
 
+uint64_t bytes_of(const PutStart& m) {
+  uint64_t bytes = sizeof m;
+  for (const PutWant& want : m.items)
+    bytes += sizeof want + sizeof(PutGrant) + sizeof(size_t) + want.key.size();
+  return bytes;
+}
+
 // Whether what an earlier grant of this put may have stored was removed since. Then it must not
 // come back.
 bool was_deleted(const Tombstones& tombstones, const std::string& disk_name, const PutWant& want) {
@@ -55,7 +62,10 @@ bool was_deleted(const Tombstones& tombstones, const std::string& disk_name, con
 Outcome Master::no_room(uint64_t bytes, Time now) const {
   if (!rebuild_.over(now)) return outcome(Code::kUnavailable, rebuild_.why(now));
   if (members_.capacity() == 0)
-    return outcome(Code::kUnavailable, "no node is mounted: start mc-store serve");
+    return outcome(Code::kUnavailable, members_.all().empty()
+                                           ? "no node is mounted: start mc-store serve"
+                                           : "no mounted node takes values, for those that are "
+                                             "there drain: start mc-store serve elsewhere");
   if (bytes > members_.largest())
     return outcome(
         Code::kNoSpace,
@@ -231,7 +241,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   if (auto sane = check_put(m); !sane) return done(fail(sane.error()));
   const auto tenant = tenants_.get(m.tenant);
   if (!tenant) return done(fail(tenant.error()));
-  ParkedPut put{{}, std::move(granted_), {}, {}, 0, false, false, std::move(done)};
+  ParkedPut put{{}, std::move(granted_), {}, {}, 0, 0, false, false, std::move(done)};
   put.reply.epoch = epoch_;
   put.reply.rebuilding = !rebuild_.over(now);
   put.reply.nodes.clear();
@@ -240,7 +250,9 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
     item.generation = {};
     item.places.clear();
   }
-  const bool last_try = parked_.puts.size() >= kPutsParkedMax;
+  put.kept = bytes_of(m);
+  const bool last_try =
+      parked_.puts.size() >= kPutsParkedMax || parked_.kept + put.kept > Parking::kKeptMax;
   table_.warm(
       *tenant, m.items, [](const PutWant& want) { return std::string_view(want.key); },
       [](const Object&) {});
@@ -263,9 +275,10 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
 }
 
 void Master::Parking::count(const ParkedPut& put, bool in) {
-  const auto add = [&](uint64_t& sum) { sum = in ? sum + put.demand : sum - put.demand; };
-  add(demand);
-  if (put.late) add(late_demand);
+  const auto add = [&](uint64_t& sum, uint64_t bytes) { sum = in ? sum + bytes : sum - bytes; };
+  add(demand, put.demand);
+  if (put.late) add(late_demand, put.demand);
+  add(kept, put.kept);
 }
 
 // Tries the open items; the first time, all of them.
@@ -296,6 +309,7 @@ void Master::retry_puts(Time now) {
     ParkedPut& put = it->second;
     parked_.count(put, false);
     try_items(put.message, put, tenants_.find(put.message.tenant), false, now);
+    if (put.open.empty()) put.kept = 0;
     parked_.count(put, true);
     if (put.open.empty()) {
       if (put.half) parked_.halves.erase(*put.half);
@@ -325,8 +339,8 @@ void Master::expire_parked(Time now) {
       parked_.puts.insert(std::move(first));
       continue;
     }
+    parked_.count(first.mapped(), false);
     ParkedPut put = std::move(first.mapped());
-    parked_.count(put, false);
     try_items(put.message, put, tenants_.find(put.message.tenant), true, now);
     put.done(put.reply);
   }

@@ -56,6 +56,12 @@ Result<> Tenants::check(std::string_view name) {
               kTenantBytesMax);
 }
 
+Result<uint16_t> Tenants::of_reader(std::string_view name, bool waits) {
+  MC_TRY_(check(name));
+  const uint16_t known = find(name);
+  return known == kNone && waits && all_.size() < kMax / 2 ? get(name) : Result<uint16_t>(known);
+}
+
 Result<uint16_t> Tenants::get(std::string_view name) {
   if (const uint16_t known = name.empty() && !all_.empty() ? uint16_t{0} : find(name);
       !all_.empty() && known != kNone)

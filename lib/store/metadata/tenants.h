@@ -62,6 +62,9 @@ class Tenants {
   // Adds the tenant if it is unknown. Errors: kInvalid (malformed name); kBusy (too many tenants).
   static Result<> check(std::string_view name);  // empty: the default one
   Result<uint16_t> get(std::string_view name);
+  // kNone if it is unknown, so that who asks does not use up the numbers. Who waits for what may be
+  // put adds it, while there are less than half of them. Errors: kInvalid.
+  Result<uint16_t> of_reader(std::string_view name, bool waits);
   Tenant& operator[](uint16_t tenant) { return *all_[tenant]; }
   const Tenant& operator[](uint16_t tenant) const { return *all_[tenant]; }
   const std::vector<std::unique_ptr<Tenant>>& all() const { return all_; }

@@ -30,8 +30,9 @@ Result<> FileStorage::check_job(const TierJob& job) const {
               !job.pieces.empty();
   uint64_t left = job.object.bytes;
   for (const TierPiece& p : job.pieces) {
-    sane = sane && p.bytes <= left && l.holds(p.offset, ssd::align_up(p.bytes)) &&
-           p.offset % kPage == 0 && p.guard == l.guard_of(p.offset);
+    sane = sane && p.bytes <= std::min(left, l.total()) &&
+           l.holds(p.offset, ssd::align_up(p.bytes)) && p.offset % kPage == 0 &&
+           p.guard == l.guard_of(p.offset);
     left -= std::min(left, p.bytes);
   }
   if (sane && left == 0) return {};

@@ -16,7 +16,7 @@ namespace {
 
 using ull = unsigned long long;
 
-constexpr double kSecondsMax = static_cast<double>(kTimestampMax / 1000);
+constexpr double kSecondsMax = static_cast<double>(kTimestampMax) / 1000;
 
 struct Row {
   double at_s = 0;
@@ -49,7 +49,16 @@ std::optional<double> plain(std::string_view text) {
   return n ? std::optional(*n) : std::nullopt;
 }
 
-// "2023-11-16 18:15:46.6805900" in seconds since 1970.
+// What a zone behind a time ("", "Z", "+02:00") is ahead of UTC, in seconds.
+std::optional<double> zone_seconds(std::string_view zone) {
+  if (zone.empty() || zone == "Z") return 0;
+  const auto hours = digits(zone, 1, 2), minutes = digits(zone, 4, 2);
+  if (zone.size() != 6 || zone[3] != ':' || !hours || !minutes) return std::nullopt;
+  const auto ahead = static_cast<double>(*hours * 3600 + *minutes * 60);
+  return zone[0] == '-' ? -ahead : ahead;
+}
+
+// "2023-11-16 18:15:46.6805900" in seconds since 1970, with a zone behind it or none.
 std::optional<double> date_seconds(std::string_view t) {
   const auto year = digits(t, 0, 4), month = digits(t, 5, 2), day = digits(t, 8, 2),
              hour = digits(t, 11, 2), minute = digits(t, 14, 2), second = digits(t, 17, 2);
@@ -62,13 +71,17 @@ std::optional<double> date_seconds(std::string_view t) {
   const uint64_t of_march = *month > 2 ? *month - 3 : *month + 9;
   const uint64_t of_year = (153 * of_march + 2) / 5 + *day - 1;
   const uint64_t days = era * 146097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719468;
+  const size_t zone_at = std::min(t.find_first_of("Z+-", 19), t.size());
+  const auto zone = zone_seconds(t.substr(zone_at));
+  if (!zone) return std::nullopt;
   double fraction = 0;
-  if (t.size() > 19) {
-    const auto f = parse_number("0" + std::string(t.substr(19)));
+  if (zone_at > 19) {
+    const auto f = parse_number("0" + std::string(t.substr(19, zone_at - 19)));
     if (t[19] != '.' || !f) return std::nullopt;
     fraction = *f;
   }
-  return static_cast<double>(days * 86400 + *hour * 3600 + *minute * 60 + *second) + fraction;
+  return static_cast<double>(days * 86400 + *hour * 3600 + *minute * 60 + *second) + fraction -
+         *zone;
 }
 
 struct Format {

@@ -1,12 +1,42 @@
 #include "io/file.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
 
 using namespace mc;
+
+TEST_CASE("what is written atomically replaces no device and no pipe, and follows links") {
+  const std::string base = "/tmp/mc-atomic-" + std::to_string(::getpid());
+  const std::string file = base + ".file", link = base + ".link", pipe = base + ".pipe";
+  REQUIRE(io::write_file_atomically(file, "old\n", 0640));
+  REQUIRE(::symlink(file.c_str(), link.c_str()) == 0);
+  REQUIRE(io::write_file_atomically(link, "new\n"));
+  struct stat info {};
+  REQUIRE(::lstat(link.c_str(), &info) == 0);
+  CHECK(S_ISLNK(info.st_mode));
+  CHECK(io::read_file(file).value() == "new\n");
+  ::unlink(file.c_str());
+  REQUIRE(io::write_file_atomically(link, "again\n"));  // a link that leads nowhere yet
+  CHECK(io::read_file(file).value() == "again\n");
+
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  REQUIRE(reader >= 0);
+  REQUIRE(io::write_file_atomically(pipe, "through\n"));
+  char got[16];
+  CHECK(::read(reader, got, sizeof got) == 8);
+  ::close(reader);
+  REQUIRE(::lstat(pipe.c_str(), &info) == 0);
+  CHECK(S_ISFIFO(info.st_mode));
+  CHECK(io::write_file_atomically("/dev/null", "gone\n"));
+  REQUIRE(::lstat("/dev/null", &info) == 0);
+  CHECK(S_ISCHR(info.st_mode));
+  for (const std::string& path : {file, link, pipe}) ::unlink(path.c_str());
+}
 
 TEST_CASE("F120: a secret that others may read is refused by the mode of the open file") {
   const std::string path = "/tmp/mc-secret-" + std::to_string(::getpid());

@@ -71,6 +71,15 @@ TEST_CASE("an event of several tokens, counted by its usage, is spread over its 
   CHECK(!f.c.gaps_are_chunks());
 }
 
+TEST_CASE("a usage that no answer can have counts nothing") {
+  Fixture f;
+  f.token(t0 + 1100ms, R"(,"usage":{"completion_tokens":500000000000})");
+  f.token(t0 + 1400ms, R"(,"usage":{"completion_tokens":18446744073709551615})");
+  const auto& r = f.end();
+  CHECK(r.output == 2);
+  CHECK(r.gaps_ms.size() == 1);
+}
+
 TEST_CASE("events of several tokens, told only by the last usage, are known to be chunks") {
   Fixture f;
   f.token(t0 + 1100ms);

@@ -293,6 +293,39 @@ TEST_SUITE("rpc/trouble") {
     CHECK(reply.error().what.find("limit") != std::string::npos);
   }
 
+  TEST_CASE("a peer that never reads its answers has 64 MiB of them kept, and harms nobody") {
+    World w;
+    w.open();
+    size_t asked = 0;
+    w.server->on<Echo>([&](const Echo& m, const rpc::Call&) -> Result<Echoed> {
+      if (m.text != "much") return Echoed{m.text};
+      ++asked;
+      return Echoed{std::string(8 * kMiB, 'x')};
+    });
+    const Counter& dropped = w.metrics.counter("mc_rpc_dropped_replies_total", "");
+    {
+      RawClient raw(w.server->address());
+      const int one = 1, bytes = 65'536;
+      zmq_setsockopt(raw.socket, ZMQ_RCVHWM, &one, sizeof one);
+      zmq_setsockopt(raw.socket, ZMQ_RCVBUF, &bytes, sizeof bytes);
+      for (int i = 0; i < 40; ++i) raw.ask("much");
+      REQUIRE(until(w.loop, [&] { return asked == 40; }));
+      // Some are in the buffers of both sides.
+      CHECK(dropped.value() >= 20);
+      CHECK(dropped.value() <= 32);
+      auto client = w.client(w.server->address());
+      CHECK(answer(w.loop, *client, "fine", 10s).value().text == "fine");
+      const std::string large(60'000, 'y');
+      CHECK(answer(w.loop, *client, large, 10s).value().text == large);
+    }
+    // What it did not read went with it.
+    RawClient other(w.server->address());
+    const uint64_t before = dropped.value();
+    for (int i = 0; i < 8; ++i) other.ask("much");
+    REQUIRE(until(w.loop, [&] { return asked == 48; }));
+    CHECK(dropped.value() == before);
+  }
+
   TEST_CASE("what does not speak ZeroMQ, or sends frames that are too large, harms nobody") {
     World w;
     w.open();

@@ -381,6 +381,58 @@ TEST_CASE("match-blocks counts a block that is stored under every prefix, and le
   CHECK(refused({{"p", "q"}, {std::string(kBatchMax, 'x')}, 1}));
 }
 
+TEST_CASE("calls that wait keep 64 MiB of the master's memory at most") {
+  FakeCluster c;
+  c.add("n", 16 * kPage);
+  GetReplicas look{{}, 60'000};
+  for (int i = 0; i < 16'384; ++i) look.keys.push_back(std::string(800, 'k') + std::to_string(i));
+  size_t answered = 0;
+  const auto ask = [&] {
+    c.master->handle(look, c.now, [&](const Result<Replicas>& r) { answered += r ? 1 : 0; });
+  };
+  for (int i = 0; i < 10; ++i) ask();
+  CHECK(answered == 9);  // at once: what they ask for is not there
+  // Puts that wait count too.
+  PutStart put;
+  put.replicas = 1;
+  for (const ObjectKey& key : look.keys) put.items.push_back({key, 4 * kPage, {}});
+  size_t refused = 0;
+  const auto start = [&] {
+    c.master->handle(put, c.now, [&](const Result<PutStarted>& r) { refused += r ? 1 : 0; });
+  };
+  for (int i = 0; i < 4; ++i) start();
+  CHECK(refused >= 2);
+  const size_t waiting = 4 - refused;
+  // When they are over there is room again.
+  c.run_until(c.now + 61s);
+  CHECK(answered == 10);
+  CHECK(refused == 4);
+  CHECK(waiting > 0);
+  ask();
+  CHECK(answered == 10);
+}
+
+TEST_CASE("who only reads does not use up the tenants") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  for (const uint32_t wait : {0u, 1u})
+    for (size_t i = 0; i < Tenants::kMax; ++i)
+      c.master->handle(GetReplicas{{"k"}, wait, "guessed" + std::to_string(i)}, c.now,
+                       [](const Result<Replicas>&) {});
+  c.run_until(c.now + 1s);
+  PutStart put;
+  put.tenant = "new";
+  CHECK(c.put(put, "k", 1) == kDone);
+  std::optional<Replicas> got;
+  c.master->handle(GetReplicas{{"k"}, 0, "new"}, c.now,
+                   [&](const Result<Replicas>& r) { got = *r; });
+  REQUIRE(got);
+  CHECK(got->items[0].outcome.ok());
+  c.master->handle(GetReplicas{{"k"}, 0, "unknown"}, c.now,
+                   [&](const Result<Replicas>& r) { got = *r; });
+  CHECK(got->items[0].outcome.code == static_cast<uint8_t>(Code::kNotFound));
+}
+
 TEST_CASE("a get that waits is answered by the last key it waits for, or by its deadline") {
   FakeCluster c;
   c.add("n", 64 * kMiB);

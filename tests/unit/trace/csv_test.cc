@@ -42,6 +42,28 @@ TEST_CASE("rows of any date are sorted and begin at 0") {
   CHECK(describe(t).distinct_blocks == describe(t).blocks);
 }
 
+TEST_CASE("times with a zone behind them, as in the traces of 2024, are read") {
+  const Trace t = parsed(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+      "2024-05-10 00:00:00.009930+00:00,2162,5\n"
+      "2024-05-10T00:00:01Z,10,5\n"
+      "2024-05-10 02:00:02.5+02:00,10,5\n"
+      "2024-05-09 23:30:03-00:30,10,5\n",
+      "none");
+  REQUIRE(t.records.size() == 4);
+  CHECK(t.records[1].timestamp_ms == 990);
+  CHECK(t.records[2].timestamp_ms == 2490);
+  CHECK(t.records[3].timestamp_ms == 2990);
+  CsvOptions strict;
+  strict.strict = true;
+  for (const char* const time :
+       {"2024-05-10 00:00:00+", "2024-05-10 00:00:00+0200", "2024-05-10 00:00:00.1.2Z",
+        "2024-05-10 00:00:00 +02:00", "2024-05-10 00:00:00ZZ", "2024-05-10"})
+    CHECK_FALSE(
+        parse_csv("TIMESTAMP,ContextTokens,GeneratedTokens\n" + std::string(time) + ",1,1\n",
+                  "t.csv", strict));
+}
+
 TEST_CASE("prompts share the prefixes that the model says") {
   const Trace shared = parsed(kAzure, "shared:600");  // one full block
   for (const TraceRequest& r : shared.records) CHECK(r.hash_ids[0] == 0);

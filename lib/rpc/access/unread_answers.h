@@ -1,0 +1,48 @@
+// Counts the bytes of answers that listening sockets keep for peers that have not read them. A peer
+// that asks and never reads would have the server keep all answers: ZeroMQ bounds their number
+// alone, and each may be 16 MiB.
+//
+// An answer over a limit is not sent. Its caller waits until its deadline, as for one that was
+// lost.
+//
+// Thread: any. What ZeroMQ has written, or dropped with its connection, its own threads count out.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "base/mutex.h"
+#include "base/units.h"
+
+namespace mc::rpc {
+
+class UnreadAnswers {
+ public:
+  static constexpr uint64_t kOfPeer = 64 * kMiB;
+  static constexpr uint64_t kOfAll = 256 * kMiB;  // then a peer may have kWhenFull, or one answer
+  static constexpr uint64_t kWhenFull = 1 * kMiB;
+  static constexpr uint64_t kOfAllMax = 1 * kGiB;  // then nobody gets more
+  static UnreadAnswers& of_process();
+
+  using Bytes = std::shared_ptr<std::atomic<uint64_t>>;
+  // The count of a socket's peer that may have so many bytes more; nullptr: it may not.
+  Bytes of(const void* socket, std::string_view peer, uint64_t bytes);
+  // Sends a last frame, and counts its bytes until ZeroMQ has no more use for them. Requires:
+  // `count` came from of(). Returns: as zmq_send().
+  static int send(void* socket, std::string_view frame, const Bytes& count);
+
+ private:
+  struct Frame;
+  static void written(void* data, void* frame);
+  void forget_idle() MC_REQUIRES(mutex_);
+
+  Mutex mutex_;
+  std::map<std::pair<const void*, std::string>, Bytes> peers_ MC_GUARDED_BY(mutex_);
+  size_t look_at_ MC_GUARDED_BY(mutex_) = 64;  // peers at which those without bytes are forgotten
+};
+
+}  // namespace mc::rpc
