@@ -157,7 +157,8 @@ struct Connections::Conn final : Parser::Events {
     pace.begin(owner.thread_.now());
     wait(owner.options_.idle_timeout);
     const auto expect = head.headers.find("expect");
-    if (expect != head.headers.end() && strcasecmp(expect->second.c_str(), "100-continue") == 0)
+    if (!head.http10 && expect != head.headers.end() &&
+        strcasecmp(expect->second.c_str(), "100-continue") == 0)
       write("HTTP/1.1 100 Continue\r\n\r\n");
     return true;
   }
@@ -392,8 +393,8 @@ void Connections::complete(Conn& conn) {
 }
 
 void Connections::refuse(Conn& conn, int status, const std::string& why, uint64_t rest) {
-  const Page page =
-      options_.refusal ? options_.refusal(status, why) : Page{"text/plain", why + "\n"};
+  const Page page = options_.refusal ? options_.refusal(status, why, conn.parser.head().target)
+                                     : Page{"text/plain", why + "\n"};
   const size_t length = page.body.size();
   Headers extra = std::move(conn.refusal.cross_origin);
   if (status == 503) extra.push_back({"Retry-After", "1"});

@@ -154,6 +154,7 @@ struct Parser::Impl {
       whole.remove_prefix(used);
     }
     message.in_head = false;
+    if (request) take_absolute();
     message.head.keep_alive = with_reader([](auto& r) { return r.keep_alive(); });
     const auto length = message.head.headers.find("content-length");
     if (length != message.head.headers.end())
@@ -162,6 +163,14 @@ struct Parser::Impl {
     message.stopped = !message.events.on_head(message.head);
     if (message.stopped) return Outcome::kStopped;
     return finish();
+  }
+  // The host of a target that is a whole URL counts, and no other (RFC 9112, 3.2.2).
+  void take_absolute() {
+    Head& head = message.head;
+    auto whole = absolute_target(head.target);
+    if (!whole) return;
+    head.headers["host"] = std::string(whole->authority);
+    head.target = std::move(whole->path);
   }
   Outcome finish() {
     if (!done()) return Outcome::kMore;

@@ -15,8 +15,8 @@
 namespace mc::http {
 
 struct Head {
-  std::string method, target;                  // of a request
-  int status = 0;                              // of an answer
+  std::string method, target;  // of a request; of a target that is a URL its path and query
+  int status = 0;              // of an answer
   std::map<std::string, std::string> headers;  // names in lower case; repeats joined by ", "
   std::optional<uint64_t> content_length;
   bool http10 = false;

@@ -120,9 +120,9 @@ struct ServerOptions {
   std::function<bool(std::string_view path)> forms{};
   std::string local_socket{};   // a path, in which {port} becomes the port; "": none
   bool local_optional = false;  // serve without it where it cannot be
-  // Makes the body of the answer to a request over a limit; without it that is plain text. Called
-  // on the server's own thread.
-  std::function<Page(int status, const std::string& why)> refusal;
+  // Makes the body of the answer to a request over a limit; without it that is plain text.
+  // `target`: of that request, as far as it was read. Called on the server's own thread.
+  std::function<Page(int status, const std::string& why, std::string_view target)> refusal;
 };
 
 class Server {

@@ -72,9 +72,12 @@ std::string target_fault(std::string_view line) {
   const size_t from = line.find(' ');
   const std::string_view target =
       from == line.npos ? line : line.substr(from + 1, line.find(' ', from + 1) - from - 1);
-  const bool known = target.starts_with('/') || target == "*" || target.starts_with("http://") ||
-                     target.starts_with("https://");
-  return known ? "" : "a target that is neither a path nor a URL";
+  if (target.starts_with('/') || target == "*") return "";
+  const auto whole = absolute_target(target);
+  if (!whole) return "a target that is neither a path nor a URL";
+  const std::string_view host = whole->authority;
+  const bool named = !host.empty() && std::all_of(host.begin(), host.end(), is_host_char);
+  return named ? "" : "a target whose host is no host's name";
 }
 
 }  // namespace
@@ -82,6 +85,18 @@ std::string target_fault(std::string_view line) {
 bool same_text(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](char x, char y) { return lower(x) == lower(y); });
+}
+
+std::optional<AbsoluteTarget> absolute_target(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!same_text(target.substr(0, scheme.size()), scheme)) continue;
+    target.remove_prefix(scheme.size());
+    const size_t end = std::min(target.find_first_of("/?#"), target.size());
+    AbsoluteTarget whole{target.substr(0, end), std::string(target.substr(end))};
+    if (!whole.path.starts_with('/')) whole.path.insert(0, "/");
+    return whole;
+  }
+  return std::nullopt;
 }
 
 HeadScanner::Found HeadScanner::bad(const char* what) {

@@ -5,6 +5,7 @@
 // Thread: any. Pure.
 #pragma once
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,12 @@ class HeadScanner {
 // What is wrong with a head that HeadScanner found, empty lines before it left out; "" when nothing
 // is.
 std::string head_fault(std::string_view head, bool request);
+// A target that is a whole URL, "http://host:80/path?query", in its parts; nothing: it is none.
+struct AbsoluteTarget {
+  std::string_view authority;
+  std::string path;  // with the query
+};
+std::optional<AbsoluteTarget> absolute_target(std::string_view target);
 // What is wrong with what follows a chunk's size, up to the line's end; "" when nothing is.
 std::string chunk_extension_fault(std::string_view extension);
 

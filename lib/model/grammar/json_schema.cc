@@ -81,7 +81,6 @@ Result<SchemaReader::Node> SchemaReader::read(const Json& schema, const std::str
 Result<> SchemaReader::check_keywords(const Json& schema, const std::string& path) {
   for (const auto& [name, value] : schema.items()) {
     if (is_annotation(name)) continue;
-    if (name == "minProperties" && value == 0) continue;
     if (!is_known(name)) return unsupported(path, name);
   }
   return {};

@@ -73,9 +73,10 @@ class SchemaReader {
     bool required;
   };
   // Other members only where there are no others yet, and one pattern.
-  Result<Node> members_by_pattern(const std::vector<Member>& members, const std::string& path);
-  // The members in their order, with commas, then any number of `other`.
-  Node members_of(const std::vector<Member>& members, Node other);
+  Result<Node> members_by_pattern(const std::vector<Member>& members, bool some,
+                                  const std::string& path);
+  // The members in their order, with commas, then any number of `other`. `some`: at least one.
+  Node members_of(const std::vector<Member>& members, Node other, bool some);
 
   static constexpr int kHopsMax = 32;
   static constexpr size_t kMergesMax = 4096, kOneOfMax = 64, kCopiedMax = 16 << 20;

@@ -20,7 +20,8 @@ const Json kAnything = true;
 // Which keywords belong to which type.
 const std::map<std::string, std::vector<std::string>>& keywords_of() {
   static const std::map<std::string, std::vector<std::string>> all = {
-      {"object", {"properties", "required", "additionalProperties", "patternProperties"}},
+      {"object",
+       {"properties", "required", "additionalProperties", "patternProperties", "minProperties"}},
       {"array", {"items", "prefixItems", "minItems", "maxItems", "uniqueItems"}},
       {"string", {"minLength", "maxLength", "pattern", "format"}},
       {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}}};
@@ -245,6 +246,10 @@ Result<SchemaReader::Node> SchemaReader::read_object(const Json& schema, const s
     }
   }
   const std::set<std::string> needed(required.begin(), required.end());
+  // A member's name may come twice, so that two members need not be two names.
+  MC_TRY(const uint32_t least, count(schema, "minProperties", 0, path));
+  if (least > std::max<size_t>(needed.size(), 1))
+    return unsupported(path, "minProperties", " over 1 and over the number of required members");
   MC_TRY(patterns_, read_name_patterns(schema, path));
   const bool told = schema.contains("additionalProperties");
   const std::string rest_path = path + "/additionalProperties";
@@ -274,26 +279,28 @@ Result<SchemaReader::Node> SchemaReader::read_object(const Json& schema, const s
     members.push_back(
         {allowed || matched ? rules_.sequence({text_.key(name), of}) : rules_.never(), true});
   }
-  if (!patterns_.empty()) return members_by_pattern(members, path);
-  if (!others) return members_of(members, rules_.never());
-  return members_of(members, rules_.sequence({text_.other_key(names), other_value}));
+  if (!patterns_.empty()) return members_by_pattern(members, least > 0, path);
+  if (!others) return members_of(members, rules_.never(), least > 0);
+  return members_of(members, rules_.sequence({text_.other_key(names), other_value}), least > 0);
 }
 
 Result<SchemaReader::Node> SchemaReader::members_by_pattern(const std::vector<Member>& members,
-                                                            const std::string& path) {
-  if (!members.empty()) return members_of(members, rules_.never());
+                                                            bool some, const std::string& path) {
+  if (!members.empty()) return members_of(members, rules_.never(), some);
   if (patterns_.size() > 1)
     return unsupported(path, "patternProperties", " of several patterns without properties");
   MC_TRY(const Node key, text_.key_like(patterns_[0].text));
   const Node value = later(*patterns_[0].schema, path + "/patternProperties");
-  return members_of({}, rules_.sequence({key, value}));
+  return members_of({}, rules_.sequence({key, value}), some);
 }
 
-SchemaReader::Node SchemaReader::members_of(const std::vector<Member>& members, Node other) {
+SchemaReader::Node SchemaReader::members_of(const std::vector<Member>& members, Node other,
+                                            bool some) {
   const auto behind = [&](Node one) { return rules_.sequence({text_.comma(), one}); };
   // What may follow once there is a member, and what may begin: of the members from i on.
   Node rest = rules_.named("other members", rules_.repeat(behind(other), 0));
-  Node all = rules_.maybe(rules_.sequence({other, rest}));
+  const Node others = rules_.sequence({other, rest});
+  Node all = some ? others : rules_.maybe(others);
   for (size_t i = members.size(); i-- > 0 && !rules_.full();) {
     const auto& [node, required] = members[i];
     const Node begun = rules_.sequence({node, rest});

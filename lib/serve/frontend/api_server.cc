@@ -24,6 +24,11 @@ bool all_printable(const std::string& s) {
          std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
+// An error as the API of that path has it.
+std::string error_in_form_of(std::string_view path, const ApiError& e) {
+  return path.starts_with("/v1/messages") ? messages_error_json(e) : error_json(e);
+}
+
 // Changes when the file is replaced, or written in place.
 std::string stamp_of(const std::string& path) {
   struct stat s {};
@@ -166,9 +171,10 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   server.bodies_max = options.bodies_max;
   server.answers_max = options.answers_max;
   server.connections_max = files_for(options.connections);
-  server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
+  server.refusal = [&metrics](int status, const std::string& why,
+                              std::string_view target) -> http::Page {
     count(metrics, status, "http");
-    return {kJsonType, error_json({status, why, "", ""}) + "\n"};
+    return {kJsonType, error_in_form_of(target, {status, why, "", ""}) + "\n"};
   };
   MC_TRY(api->http_,
          http::Server::open(loop, options.http, std::move(server),
@@ -247,9 +253,7 @@ void ApiServer::count(Metrics& metrics, int status, const std::string& reason) {
 void ApiServer::refuse(const http::Exchange& x, const ApiError& e, http::Headers extra) const {
   const bool named = !extra.empty() && extra.front().first == "x-request-id";
   if (!named) extra.insert(extra.begin(), {"x-request-id", ids_.of(x)});
-  const bool messages = x.request().path.starts_with("/v1/messages");
-  x.reply(e.status, kJsonType, (messages ? messages_error_json(e) : error_json(e)) + "\n",
-          std::move(extra));
+  x.reply(e.status, kJsonType, error_in_form_of(x.request().path, e) + "\n", std::move(extra));
 }
 
 RequestIds::RequestIds(uint64_t seed)

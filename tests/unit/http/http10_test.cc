@@ -53,4 +53,14 @@ TEST_CASE("an HTTP/1.0 client gets a stream without chunks, ended by the connect
   CHECK(c.received().ends_with("\r\n\r\nall"));
 }
 
+TEST_CASE("an HTTP/1.0 client that expects 100 Continue gets none, as HTTP/1.0 has none") {
+  Fixture f;
+  auto c = f.client();
+  c.send("POST / HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\nx");
+  REQUIRE(f.arrived(1));
+  f.seen[0].reply(200, "text/plain", "ok\n");
+  REQUIRE(c.wait_closed());
+  CHECK(c.received().starts_with("HTTP/1.1 200 "));
+}
+
 }  // namespace http10_test

@@ -469,7 +469,7 @@ TEST_CASE("the bodies of all requests together are bounded, until they are answe
   ServerOptions options;
   options.body_max = Bytes(2000);
   options.bodies_max = Bytes(3000);
-  options.refusal = [](int status, const std::string& why) {
+  options.refusal = [](int status, const std::string& why, std::string_view) {
     return Page{"application/json", strf("{\"%d\":\"%s\"}", status, why.c_str())};
   };
   Fixture f(options);

@@ -65,6 +65,10 @@ TEST_CASE("F11: requests that RFC 9112 forbids are refused, whole and byte by by
       {"Host is no", "GET / HTTP/1.1\r\nHost: a b\r\n\r\n"},
       {"Host is no", "GET / HTTP/1.1\r\nHost: x/y\r\n\r\n"},
       {"Host is no", "GET / HTTP/1.1\r\nHost: me@x\r\n\r\n"},
+      {"host is no", "GET http:///x HTTP/1.1\r\nHost: x\r\n\r\n"},
+      {"host is no", "GET http://me@x/ HTTP/1.1\r\nHost: x\r\n\r\n"},
+      {"neither", "GET ftp://x/ HTTP/1.1\r\nHost: x\r\n\r\n"},
+      {"no Host", "GET http://x/ HTTP/1.1\r\n\r\n"},
       {"both",
        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"},
       {"both",
@@ -134,6 +138,30 @@ TEST_CASE("F11: chunks that RFC 9112 forbids are refused, whole and byte by byte
           std::string("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n") + row;
       CHECK(parse(Parser::Role::kRequest, bytes, piece, seen, what) == Parser::Outcome::kBad);
     }
+}
+
+TEST_CASE("of a target that is a whole URL the host counts, and what is behind it") {
+  struct Row {
+    const char *target, *host, *left;
+  };
+  const Row rows[] = {
+      {"http://x:80/a/b?c=http://d/", "x:80", "/a/b?c=http://d/"},
+      {"HTTPS://[::1]:80/a", "[::1]:80", "/a"},
+      {"http://x", "x", "/"},
+      {"http://x?q", "x", "/?q"},
+      {"/http://x/", "other", "/http://x/"},
+      {"*", "other", "*"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.target));
+    Seen seen;
+    std::string what;
+    const std::string bytes = std::string("GET ") + row.target + " HTTP/1.1\r\nHost: other\r\n\r\n";
+    const auto outcome = parse(Parser::Role::kRequest, bytes, bytes.size(), seen, what);
+    CHECK_MESSAGE(outcome == Parser::Outcome::kComplete, what);
+    CHECK(seen.head.target == row.left);
+    CHECK(seen.head.headers.at("host") == row.host);
+  }
 }
 
 TEST_CASE("what RFC 9112 allows is read, whole and byte by byte") {

@@ -89,7 +89,8 @@ TEST_CASE("answers that are written at once are never more than the bound, but f
   std::atomic<bool> stands{false};
   ServerOptions options;
   options.answers_max = Bytes{kAll};
-  options.refusal = [&stands, done = written.get_future().share()](int, const std::string&) {
+  options.refusal = [&stands, done = written.get_future().share()](int, const std::string&,
+                                                                   std::string_view) {
     stands = true;
     done.wait();  // the server's thread waits with it
     return Page{"text/plain", "no\n"};

@@ -200,6 +200,37 @@ TEST_CASE("multiples, distinct elements, members by pattern, and what values are
   CHECK(allows(R"({"not":false,"const":1})", "1"));
 }
 
+TEST_CASE("an object has as many members as minProperties wants, or the schema is refused") {
+  CHECK(!allows(R"({"type":"object","minProperties":1})", "{ }"));
+  CHECK(!allows(R"({"type":"object","minProperties":1})", "{}"));
+  CHECK(allows(R"({"type":"object","minProperties":1})", R"({"a":1})"));
+  CHECK(allows(R"({"type":"object","minProperties":1})", R"({"a":1,"b":2})"));
+  CHECK(allows(R"({"type":"object","minProperties":0})", "{}"));
+  CHECK(allows(R"({"type":"string","minProperties":9})", R"("")"));
+  CHECK(!allows(R"({"minProperties":1})", "{}"));
+  const std::string two = R"({"properties":{"a":{"const":1},"b":{"const":2}},"minProperties":1)";
+  CHECK(!allows(two + "}", "{}"));
+  for (const char* const some : {R"({"a":1})", R"({"b":2})", R"({"a":1,"b":2})"})
+    CHECK(allows(two + "}", some));
+  CHECK(allows(two + R"(,"additionalProperties":true})", R"({"c":3})"));
+  CHECK(!allows(two + R"(,"additionalProperties":true})", "{}"));
+  const std::string needed =
+      R"({"properties":{"a":{"const":1},"b":{"const":2}},"required":["a","b"],"minProperties":2})";
+  CHECK(allows(needed, R"({"a":1,"b":2})"));
+  CHECK(!allows(needed, R"({"a":1})"));
+  const std::string pattern = R"({"patternProperties":{"^x":{"const":1}},"minProperties":1})";
+  CHECK(!allows(pattern, "{}"));
+  CHECK(allows(pattern, R"({"x":1})"));
+  CHECK(!allows(R"({"allOf":[{"type":"object"},{"minProperties":1}]})", "{}"));
+  CHECK(names(R"({"type":"object","minProperties":2})", "#/minProperties is not supported"));
+  CHECK(names(R"({"type":"object","properties":{"a":true},"required":["a"],"minProperties":2})",
+              "#/minProperties is not supported"));
+  CHECK(names(R"({"items":{"type":"object","minProperties":-1}})", "#/items/minProperties is not"));
+  CHECK(names(R"({"type":"object","maxProperties":1})", "#/maxProperties is not supported"));
+  CHECK(names(R"({"type":"object","additionalProperties":false,"minProperties":1})",
+              "no text of finite length"));
+}
+
 TEST_CASE("what is not supported is named with its path, and nothing is left out in silence") {
   CHECK(names(R"({"properties":{"a":{"not":{"minimum":3}}}})", "#/properties/a/not is not"));
   CHECK(names(R"({"not":{"const":1}})", "#/not is not"));

@@ -366,7 +366,7 @@ TEST_CASE("504: no token in time") {
   CHECK(counted(s, "504", "upstream_timeout") == 1);
 }
 
-TEST_CASE("413, 431 and 400 before a request is whole: OpenAI errors all the same") {
+TEST_CASE("413, 431, 415 and 400 before a request is whole: errors of its API all the same") {
   struct Row {
     std::string bytes;
     const char* status;
@@ -378,6 +378,8 @@ TEST_CASE("413, 431 and 400 before a request is whole: OpenAI errors all the sam
        "413", "larger than this server accepts"},
       {"GET / HTTP/1.1\r\nX: " + std::string(70'000, 'x') + "\r\n", "431", "header is larger"},
       {"hello\r\n\r\n", "400", "not an HTTP/1.1 request"},
+      {"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", "415",
+       "send JSON"},
   };
   Site s;
   for (const Row& row : rows) {
@@ -391,6 +393,7 @@ TEST_CASE("413, 431 and 400 before a request is whole: OpenAI errors all the sam
     const auto body = parse_json(got.substr(got.find("\r\n\r\n") + 4));
     REQUIRE(body);
     CHECK((*body)["error"]["type"] == "invalid_request_error");
+    CHECK(body->contains("type") == row.bytes.starts_with("POST /v1/messages"));  // Anthropic's
     CHECK((*body)["error"]["message"].get<std::string>().find(row.says) != std::string::npos);
     CHECK(counted(s, row.status, "http") == 1);
   }
