@@ -31,10 +31,12 @@ struct ChatOptions {
 
 class Chat {
  public:
-  explicit Chat(const ChatOptions& options) : o_(options) {}
+  explicit Chat(const ChatOptions& options) : o_(options), url_(options.url) {
+    while (url_.ends_with('/')) url_.pop_back();
+  }
 
   Result<> begin() {
-    auto models = get(o_.url + "/v1/models");
+    auto models = get(url_ + "/v1/models");
     if (!models && models.error().code == Code::kUnavailable)
       return fail(Code::kUnavailable,
                   "%s: start a cluster (scripts/loopback up) or name one that runs with --url",
@@ -42,7 +44,7 @@ class Chat {
     if (!models) return fail(std::move(models).error());
     const auto data = models->find("data");
     if (data == models->end() || !data->is_array() || data->empty())
-      return fail(Code::kUnavailable, "%s/v1/models names no model", o_.url.c_str());
+      return fail(Code::kUnavailable, "%s/v1/models names no model", url_.c_str());
     MC_TRY(model_, get_string((*data)[0], "id"));
     MC_TRY(const std::string text, get_string_or((*data)[0], "chat_template", ""));
     chat_ = o_.mode == "chat" || (o_.mode == "auto" && text != "plain");
@@ -100,7 +102,7 @@ class Chat {
   Result<> stream(std::string body) {
     http::ClientRequest request;
     request.method = "POST";
-    request.url = o_.url + (chat_ ? "/v1/chat/completions" : "/v1/completions");
+    request.url = url_ + (chat_ ? "/v1/chat/completions" : "/v1/completions");
     request.headers = {{"content-type", "application/json"}};
     request.body = std::move(body);
     http::SseParser events;
@@ -143,6 +145,7 @@ class Chat {
   }
 
   const ChatOptions& o_;
+  std::string url_;  // without a slash at its end
   SteadyClock clock_;
   io::Loop loop_{clock_};
   http::Client client_{loop_};

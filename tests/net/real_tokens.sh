@@ -116,7 +116,7 @@ models=${MC_TEST_SHARED:-/nowhere}/models
 cluster_up --model "$models/stories260K/hf-f32" --prefill 1 --decode 1 --store 1 --block-size 16 \
   --pool 16MiB --segment 16MiB
 model=$(curl -fsS "$URL/v1/models" | jq -r '.data[0].id')
-story=$(timeout 60 "$MC_BIN/mc-conductor" chat --url "$URL" --max-tokens 60 Once upon a time) ||
+story=$(timeout 60 "$MC_BIN/mc-conductor" chat --url "$URL/" --max-tokens 60 Once upon a time) ||
   die "chat: $story"
 [ "$story" = "Once upon a time$(ask '{"prompt": "Once upon a time", "max_tokens": 60, "temperature": 0}')" ] ||
   die "chat says: $story"

@@ -99,6 +99,7 @@ struct UpstreamEnded {  // an external engine's answer is complete, or failed
   std::string retry_after = {};
   // Of a good answer. Of a pair's first half: cached_tokens.
   std::optional<uint32_t> prompt_tokens = {}, cached_tokens = {}, output_tokens = {};
+  bool may_be_empty = false;  // a good one without a byte is no failure
 };
 
 struct WorkerGone {  // it is in the roster no more

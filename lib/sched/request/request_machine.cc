@@ -280,8 +280,8 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
     r.turned_away = {asked, e.retry_after, e.status};
     return no_room(t, r, asked, "it is full");
   }
-  if (e.status == 200 && !half && r.proxy != ProxySide::kAnswering)
-    return failed(503, where + " answers without a body");
+  const bool silent = e.status == 200 && !half && r.proxy != ProxySide::kAnswering;
+  if (silent && !e.may_be_empty) return failed(503, where + " answers without a body");
   if (e.status >= 500 || e.status < 200 || e.status / 100 == 3)
     return failed(503, strf("%s answers with status %d", where.c_str(), e.status));
   t.ask(EngineAnswered{asked, true});
@@ -303,6 +303,11 @@ void RequestMachine::on(const UpstreamEnded& e, MachineTurn& t) {
       p.output_tokens = 0;
     }
     return end(t, r, std::nullopt, e.status);
+  }
+  if (silent) {
+    p.output_tokens = 1;  // it has begun
+    t.ask(PassOn{r.ref(), false, p});
+    p.output_tokens = 0;
   }
   p.prompt_tokens = e.prompt_tokens;
   const uint32_t n = e.prompt_tokens.value_or(static_cast<uint32_t>(r.ask.tokens));

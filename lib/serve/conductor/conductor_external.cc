@@ -4,6 +4,7 @@
 // client. It gets its request at the same time, or once the first has answered where its KV is
 // (serve/external/pairs.h).
 #include <algorithm>
+#include <charconv>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -20,6 +21,11 @@ constexpr size_t kHeldMax = kMiB;          // of a refusal that does not pass as
 constexpr size_t kKvAnswerMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
 constexpr size_t kPaceBytes = 64 * kKiB;   // of an answer that is no stream, in each token timeout
 constexpr size_t kHeaderMax = 64;          // characters of a retry-after
+// What a usage may say of a prompt: so many times what we make of it, and so much that we do not
+// see, as pictures behind a URL and what a template adds.
+constexpr uint64_t kTimesOurs = 8, kUnseenTokens = 64 * 1024;
+constexpr uint64_t kOutputTokens = 128 * 1024;  // and of a choice, where its request has no limit
+constexpr uint64_t kChoicesCounted = 1024;
 
 // The {...} of the last "usage" of an answer; empty: it is not there, or not whole.
 std::string_view last_usage(std::string_view tail) {
@@ -55,6 +61,25 @@ std::optional<uint32_t> read_from_cache(const Json& usage) {
   const Json* const read = member(usage, "cache_read_input_tokens");
   if (read == nullptr || !read->is_number_unsigned()) return std::nullopt;
   return count_of(usage, "cache_read_input_tokens", nullptr, 0);
+}
+
+// A whole number that is a member of a body; 0: it has none.
+uint64_t number_in(const JsonText& body, const char* name) {
+  const std::string_view text = body.find(name).value_or("");
+  uint64_t n = 0;
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), n);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() ? n : 0;
+}
+
+// The most tokens that an answer to it may have.
+uint64_t output_limit(const ProxiedRequest& p) {
+  if (p.form || !generates(p.path)) return kOutputTokens;
+  uint64_t each = 0, choices = 1;
+  for (const char* const name : {"max_tokens", "max_completion_tokens", "max_output_tokens"})
+    each = std::max(each, std::min<uint64_t>(number_in(p.body, name), UINT32_MAX));
+  for (const char* const name : {"n", "best_of"})
+    choices = std::max(choices, std::min(number_in(p.body, name), kChoicesCounted));
+  return (each > 0 ? each : kOutputTokens) * choices * prompts_of(p.body);
 }
 
 using Change = JsonText::Change;
@@ -160,6 +185,7 @@ void Conductor::carry_out(const sched::ProxyTo& p, const InHand&) {
   const ExternalOptions& o = first->options;
   const PairFirst known{o.bootstrap, first->bootstrap_engine};
   std::vector<Change> changes = changes_for(job->ask, e->options.model);
+  w.output_limit = output_limit(*job->ask.proxied);
   if (p.second) {
     change_for_second(o.pair, w.meeting, known, *job->ask.proxied, std::exchange(w.first.held, {}),
                       changes);
@@ -181,9 +207,11 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   const ProxiedRequest& proxied = *job.ask.proxied;
   http::ClientRequest r = engine.request(proxied.method.c_str(),
                                          proxied.target.empty() ? proxied.path : proxied.target);
-  const bool keyed = !r.headers.empty();
+  const bool keyed = !engine.options.api_key.empty();
   for (const auto& [name, value] : proxied.headers)
-    if (!keyed || (name != "authorization" && name != "x-api-key"))
+    if (name == "via")
+      r.headers.front().second.insert(0, value + ", ");
+    else if (!keyed || (name != "authorization" && name != "x-api-key"))
       r.headers.push_back({name, value});
   exchange.span = job.span.child(loop_.now());
   pass_trace(r.headers, exchange.span ? exchange.span.context() : job.ask.trace);
@@ -316,7 +344,7 @@ sched::UpstreamEnded Conductor::computed_half(Job& job) {
     e->begins(w.times, true, loop_.now());
     e->learn(w.times, cost_, job.ask.tokens(), cached, 0, loop_.now());
   }
-  event.cached_tokens = cached;
+  event.cached_tokens = static_cast<uint32_t>(std::min<uint64_t>(cached, job.ask.tokens()));
   return event;
 }
 
@@ -324,17 +352,23 @@ sched::UpstreamEnded Conductor::complete_answer(Job& job) {
   const ProxiedAttempt& w = *job.proxied;
   sched::UpstreamEnded event{.of = job.of, .status = w.answer.status};
   const Progress* const known = machine_.progress(job.of.request);
+  event.may_be_empty = job.ask.proxied->method == "GET";
   auto n = static_cast<uint32_t>(job.ask.tokens());
   auto cached = static_cast<uint32_t>(w.local_tokens);
   uint32_t output = known == nullptr ? 0 : known->output_tokens;
+  const uint64_t most = kTimesOurs * n + kUnseenTokens;
+  const uint64_t output_most = std::max<uint64_t>(w.output_limit, output);
   const std::string_view told = last_usage(w.tail);
   if (const auto usage = parse_json(told.empty() ? w.usage : told)) {
     n = count_of(*usage, "prompt_tokens", "input_tokens", n);
+    uint64_t told_prompt = n;
     if (const auto read = read_from_cache(*usage)) {
-      n += *read + count_of(*usage, "cache_creation_input_tokens", nullptr, 0);
+      told_prompt += uint64_t{*read} + count_of(*usage, "cache_creation_input_tokens", nullptr, 0);
       cached = *read;
     }
+    n = static_cast<uint32_t>(std::min(told_prompt, most));
     output = count_of(*usage, "completion_tokens", "output_tokens", output);
+    output = static_cast<uint32_t>(std::min<uint64_t>(output, output_most));
     const Json* details = member(*usage, "prompt_tokens_details");
     if (details == nullptr) details = member(*usage, "input_tokens_details");
     if (details != nullptr) cached = count_of(*details, "cached_tokens", nullptr, cached);

@@ -35,6 +35,7 @@ struct ProxiedAttempt {
   const EngineExchange* refused = nullptr;  // the one whose refusal is in hand
   std::string tail;                         // of the answer
   std::string usage;                        // the last that stood before that, JSON; "": none
+  uint64_t output_limit = 0;                // tokens that the answer may have at most
   AnswerEvents events;
   size_t since_pace = 0;  // bytes since the deadline moved
   AnswerTimes times;

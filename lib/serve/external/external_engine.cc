@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "base/random.h"
 
 namespace mc::serve {
 namespace {
@@ -14,12 +15,15 @@ constexpr double kWaitMaxMs = 24 * 3600e3;  // that an engine's own words make o
 
 }  // namespace
 
+SentMark::SentMark() : name_(strf("mc-%016llx", static_cast<unsigned long long>(fresh_seed()))) {}
+
 http::ClientRequest ExternalEngine::request(const char* method, const std::string& path) const {
   http::ClientRequest r;
   r.method = method;
   r.url = options.url + path;
   r.ca_file = options.ca_file;
-  if (!options.api_key.empty()) r.headers = {{"authorization", "Bearer " + options.api_key}};
+  r.headers = {{"via", via}};
+  if (!options.api_key.empty()) r.headers.push_back({"authorization", "Bearer " + options.api_key});
   return r;
 }
 

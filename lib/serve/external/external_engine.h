@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "base/json_fwd.h"
 #include "http/client.h"
@@ -23,6 +24,18 @@ namespace mc::serve {
 // Names of LoRA adapters of an engine's model.
 using AdapterNames = std::set<std::string>;
 
+// Tells a conductor's requests from those of others, by a name that it draws.
+class SentMark {
+ public:
+  SentMark();
+  std::string via() const { return "1.1 " + name_; }
+  // Whether a request with that Via is its own, which some engine sent back.
+  bool in(std::string_view via) const { return via.find(name_) != via.npos; }
+
+ private:
+  std::string name_;
+};
+
 // Of one request on one engine.
 struct AnswerTimes {
   Time sent{}, began{};
@@ -32,6 +45,8 @@ struct AnswerTimes {
 
 struct ExternalEngine {
   ExternalOptions options;
+  std::string via;  // what tells our requests from others'
+  // Its first header is Via.
   http::ClientRequest request(const char* method, const std::string& path) const;
   bool up = false, checking = false, known = false;  // known: its models were checked
   bool doubted = false;                              // its last check failed

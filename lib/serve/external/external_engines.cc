@@ -14,6 +14,7 @@ namespace {
 constexpr size_t kExternalMax = 1024;
 constexpr uint32_t kConnectionsMax = 2048;  // to an engine
 constexpr size_t kAdaptersMax = 1024;
+constexpr int kLoopDetected = 508;
 constexpr Duration kModelsEvery = std::chrono::seconds(10);
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
 constexpr Duration kCheckAtLeastEvery = std::chrono::minutes(1);
@@ -103,7 +104,8 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
     return fail(Code::kBusy, "%zu engines are registered, no more are allowed", engines_.size());
   auto engine = std::make_unique<ExternalEngine>();
   engine->options = options;
-  engine->registration = ++registrations_;
+  engine->via = mark.via();
+  engine->registration = ++count_.registrations;
   const std::string listed = catalog_.model_of(options.name);
   std::string& serves = engine->options.serves;
   if (!listed.empty() && !serves.empty() && serves != listed)
@@ -243,6 +245,8 @@ void ExternalEngines::check(ExternalEngine& engine) {
 
 void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientResponse>& answer) {
   if (!answer) return end_check(e, fail(answer.error()));
+  if (answer->status == kLoopDetected)
+    return end_check(e, fail(Code::kInvalid, "its url leads back to this conductor"));
   const bool well = answer->status == 200 || (!e.asks_models && answer->status == 404);
   if (!well)
     return end_check(e, fail(answer->status / 100 == 5 ? Code::kBusy : Code::kInvalid,
@@ -292,7 +296,7 @@ void ExternalEngines::end_check(ExternalEngine& e, const Result<>& verdict) {
     return;
   }
   if (e.asks_models && !e.known) {
-    e.start = ++starts_;
+    e.start = ++count_.starts;
     log_info("conductor", "external engine %s is up", e.options.name.c_str());
   }
   e.known = e.up = true;

@@ -66,7 +66,7 @@ class ExternalEngines {
   // the same model and role are left.
   void answered(ExternalEngine& engine, bool well, Time now);
   size_t ejected(Time now) const;
-  static constexpr size_t kAffinityPieces = 1 << 18;
+  const SentMark mark;  // of all requests to engines
   http::Client& client() { return client_; }
   TextAffinity& affinity() { return affinity_; }
 
@@ -89,10 +89,12 @@ class ExternalEngines {
   Metrics& metrics_;
   Counter& gaps_;
   http::Client client_;
-  TextAffinity affinity_{kAffinityPieces};
+  TextAffinity affinity_{1 << 18};  // pieces of texts
   std::map<std::string, std::unique_ptr<ExternalEngine>> engines_;
   ModelCatalog catalog_;
-  uint64_t registrations_ = 0, starts_ = 0;
+  struct {
+    uint64_t registrations = 0, starts = 0;
+  } count_;
   std::string state_file_;
 };
 

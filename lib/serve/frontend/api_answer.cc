@@ -53,6 +53,13 @@ void ApiServer::Answer::write(const Progress& p, std::string events) {
 // The first has the request's seed, so it is the answer that a request for one would get.
 void ApiServer::Answer::ask(size_t choice) {
   Choice& c = choices[choice];
+  if (request.empty_form) {  // nobody has to compute it
+    c.asked = true;
+    count(s.metrics_, 200, "stop");
+    Progress whole;
+    whole.finish = "stop";
+    return done(choice, whole, std::nullopt);
+  }
   GenerateRequest& of_prompt = asks[c.prompt];
   GenerateRequest g = c.nth + 1 == request.best_of ? std::move(of_prompt) : of_prompt;
   if (c.nth > 0) {

@@ -23,12 +23,16 @@ uint32_t whole_seconds(Duration d) {
 }
 
 // A request for several answers is one job of an external engine, where one is up, and several of
-// own workers: it has one side from the beginning.
+// own workers; one for an empty answer is none of these. Such have one side from the beginning.
+bool has_one_side(const ParsedRequest& asked) {
+  if (!asked.own || !asked.proxied) return false;
+  return asked.own->best_of + asked.own->more_prompts.size() > 1 || asked.own->empty_form;
+}
 void choose_side(ParsedRequest& asked, bool engines) {
   if (!engines) return asked.proxied.reset();
-  asked.own = tl::unexpected(ApiError{
-      503, "external engines answer requests for several choices here, and none is up: retry later",
-      "", "no_capacity"});
+  asked.own = tl::unexpected(
+      ApiError{503, "external engines answer such requests here, and none is up: retry later", "",
+               "no_capacity"});
 }
 
 // A GET, or a POST of a form, to a path of --pass.
@@ -168,7 +172,7 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
     asked.proxied->target = x.request().target;
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
   }
-  if (asked.own && asked.own->best_of + asked.own->more_prompts.size() > 1 && asked.proxied)
+  if (has_one_side(asked))
     choose_side(asked, may_serve(s.conductor_.external(), s.limits_.model, *asked.proxied));
   GenerateRequest g = generate_request(asked, id, s.ids_.seed(), [&](const std::string& salt) {
     return s.tenants_.salt(tenant, salt);

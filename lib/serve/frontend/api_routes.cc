@@ -351,6 +351,14 @@ std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x, const Ro
 
 void ApiServer::dispatch(const http::Exchange& x) {
   ids_.next();
+  const auto via = x.request().headers.find("via");
+  if (via != x.request().headers.end() && conductor_.external().mark.in(via->second)) {
+    count(metrics_, 508, "loop_detected");
+    return refuse(x, {508,
+                      "this conductor sent that request itself: the url of one of its engines "
+                      "leads back to it",
+                      "", "loop_detected"});
+  }
   const auto& [path, method] = std::tie(x.request().path, x.request().method);
   const Route* const route = route_of(path);
   const auto tenant = enter(x, route);

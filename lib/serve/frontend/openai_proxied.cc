@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "base/random.h"
+#include "http/strict.h"
 #include "serve/request/openai_members.h"
 #include "serve/translate/engine_chat.h"
 
@@ -271,6 +272,23 @@ GenerateRequest generate_request(ParsedRequest& asked, std::string id, uint64_t 
   return g;
 }
 
+namespace {
+
+// Whether a list of tokens, as Connection is one, has that name.
+bool lists_token(std::string_view list, std::string_view name) {
+  while (!list.empty()) {
+    const size_t end = std::min(list.find(','), list.size());
+    std::string_view token = list.substr(0, end);
+    list.remove_prefix(std::min(end + 1, list.size()));
+    token.remove_prefix(std::min(token.find_first_not_of(" \t"), token.size()));
+    token = token.substr(0, token.find_last_not_of(" \t") + 1);
+    if (http::same_text(token, name)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, std::string>> headers_to_pass(
     const std::map<std::string, std::string>& headers, bool keyed) {
   static constexpr std::array<std::string_view, 23> kOurs = {"accept-encoding",
@@ -303,7 +321,7 @@ std::vector<std::pair<std::string, std::string>> headers_to_pass(
   for (const auto& [name, value] : headers) {
     const bool key = name == "authorization" || name == "x-api-key";
     if (std::find(kOurs.begin(), kOurs.end(), name) != kOurs.end() || name.starts_with("sec-") ||
-        (keyed && key) || named.find(name) != named.npos)
+        (keyed && key) || lists_token(named, name))
       continue;
     all.emplace_back(name, value);
   }

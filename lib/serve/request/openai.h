@@ -50,6 +50,7 @@ struct CompletionRequest {
   bool token_ids = false;        // logprobs name tokens by their numbers
   ToolUse tools;                 // of a chat
   Constraint constraint;         // of the answer's form; it compiles
+  bool empty_form = false;       // which only the empty text has
   std::optional<uint64_t> seed;  // none: drawn for each request
   std::string cache_salt, user;
   std::string ignored;   // members that had no effect, for people (request_members.h)

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "model/grammar/matcher.h"
 #include "serve/request/openai_members.h"
 
 namespace mc::serve {
@@ -215,9 +216,11 @@ Parsed read_constraint(const Json& body, const ApiLimits& limits, CompletionRequ
                                   "its form does",
                                   asked->name.c_str()));
   // Here and again at the worker, which believes nobody.
-  if (const auto compiled = model::grammar::compile(asked->form, asked->text); !compiled)
+  const auto compiled = model::grammar::compile(asked->form, asked->text);
+  if (!compiled)
     return bad(asked->param.c_str(),
                strf("'%s': %s", asked->name.c_str(), compiled.error().what.c_str()));
+  r.empty_form = model::grammar::Matcher(*compiled).over();
   r.constraint = {static_cast<uint32_t>(asked->form), std::move(asked->text)};
   return {};
 }

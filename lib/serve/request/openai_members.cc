@@ -66,7 +66,7 @@ Parsed Members::integer(const char* key, std::optional<int64_t>& v, int64_t low,
   if (!j->is_number_integer()) return wrong_type(key, *j, "an integer");
   const bool huge = j->is_number_unsigned() && j->get<uint64_t>() > INT64_MAX;
   const int64_t n = huge ? INT64_MAX : j->get<int64_t>();
-  if (n < low || n > high)
+  if (huge || n < low || n > high)
     return bad(key, strf("'%s' is %s, want %lld to %lld", key, j->dump().c_str(),
                          static_cast<long long>(low), static_cast<long long>(high)));
   v = n;

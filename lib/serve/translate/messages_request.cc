@@ -102,6 +102,8 @@ Done add_tools(const Json& body, Json& chat) {
   const Json* const choice = member(body, "tool_choice");
   if (choice == nullptr) return {};
   const std::string type = text_member(*choice, "type");
+  if (type == "tool" && text_member(*choice, "name").empty())
+    return not_taken("tool_choice", "a 'tool_choice' of type tool without a 'name'");
   if (type == "any")
     chat["tool_choice"] = "required";
   else if (type == "tool")

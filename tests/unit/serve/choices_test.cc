@@ -153,6 +153,30 @@ TEST_CASE("F89: choices stream side by side, each with its end, and one usage") 
   CHECK(text.ends_with("data: [DONE]\n\n"));
 }
 
+TEST_CASE("a form that only the empty text has is answered at once, and by no worker") {
+  Choices s;
+  for (const char* const form :
+       {R"("guided_regex":"")", R"("guided_regex":"^$")", R"s("guided_regex":"()")s",
+        R"("guided_grammar":"root ::= \"\"")"}) {
+    CAPTURE(std::string(form));
+    const std::string members = kLong + R"(,"n":2,)" + form;
+    const auto r = s.ask("/v1/completions", body(members));
+    REQUIRE(r.status == 200);
+    const auto j = *parse_json(r.body);
+    REQUIRE(j["choices"].size() == 2);
+    for (const Json& choice : j["choices"]) {
+      CHECK(choice["text"] == "");
+      CHECK(choice["finish_reason"] == "stop");
+    }
+    CHECK(j["usage"]["completion_tokens"] == 0);
+    CHECK(j["usage"]["prompt_tokens"] > 16);
+    const std::string stream = s.stream("/v1/completions", body(members + R"(,"stream":true)"));
+    CHECK(stream.find(R"("finish_reason":"stop")") != std::string::npos);
+    CHECK(stream.ends_with("data: [DONE]\n\n"));
+  }
+  CHECK(s.d[0]->reserved.empty());
+}
+
 TEST_CASE("F89: best_of gives the answers with the greatest mean logprob, and counts all") {
   Choices s;
   const double logprobs[] = {-3, -1, -2, -0.5};

@@ -198,6 +198,47 @@ TEST_CASE("a client's headers pass to an engine, but not those of its connection
   for (const char* gone : {"cookie", "accept-encoding", "te"}) CHECK_FALSE(came.contains(gone));
 }
 
+TEST_CASE("headers that Connection names stay here: these, in any case, and no others") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  const std::string body = R"({"model":"tiny","prompt":"x"})";
+  const auto r = http::testing::ask_at(
+      m.loop, m.api->http(), "/v1/completions", body,
+      "Connection: X-Hop-Secret ,keep-alive\r\nX-Hop-Secret: 1\r\nx-hop: 2\r\nalive: 3\r\n"
+      "Keep: 4\r\nContent-Type: application/json\r\n");
+  CHECK(r.status == 200);
+  const auto& came = e.came.back().headers;
+  CHECK_FALSE(came.contains("x-hop-secret"));
+  CHECK(came.at("x-hop") == "2");
+  CHECK(came.at("alive") == "3");
+  CHECK(came.at("keep") == "4");
+}
+
+TEST_CASE("a request that comes back to the conductor that sent it is refused there") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  m.headers.push_back({"via", "1.1 a-proxy"});
+  const std::string body = R"({"model":"tiny","prompt":"x"})";
+  CHECK(m.ask("/v1/completions", body).status == 200);
+  const std::string via = e.came.back().headers.at("via");
+  CHECK(via.starts_with("1.1 a-proxy, 1.1 mc-"));
+  m.headers.back().second = via + ", 1.1 another";
+  const auto back = m.ask("/v1/completions", body);
+  CHECK(back.status == 508);
+  CHECK((*parse_json(back.body))["error"]["code"] == "loop_detected");
+  CHECK(e.came.size() == 1);
+  // So an engine that is this conductor itself never gets a request.
+  const std::string self = "http://" + m.api->http();
+  CHECK(m.administer("/register",
+                     R"({"instance_id":"self","modelname":"tiny","url":")" + self + "\"}")
+            .status == 200);
+  REQUIRE(until(m.loop, [&] {
+    return m.conductor->external().find("self")->why == "its url leads back to this conductor";
+  }));
+  m.headers.pop_back();
+  CHECK(m.ask("/v1/completions", body).headers.at("x-mc-prefill") == "e0");
+}
+
 TEST_CASE("an answer that no client could read is the engine's fault, and named") {
   Mixed m(false);
   MockEngine& e = m.engine("e0");

@@ -311,6 +311,14 @@ TEST_CASE("a tenant pays for the tokens that an engine counted") {
   CHECK(m.ask("/v1/chat/completions", chat_of("hello")).status == 200);
   CHECK(m.metrics.text().find(counter + "\"input\"} 2000\n") != text.npos);
   CHECK(m.metrics.text().find(counter + "\"output\"} 15\n") != text.npos);
+  // Within what can be: eight times our own count and 64 Ki, and what the request asks for.
+  e.answer = R"({"usage":{"prompt_tokens":4294967295,"completion_tokens":4294967295}})";
+  CHECK(
+      m.ask("/v1/completions", R"({"model":"tiny","prompt":[1,2],"max_tokens":9,"n":3})").status ==
+      200);
+  CHECK(m.metrics.text().find(counter + "\"input\"} " + std::to_string(2000 + 8 * 1 + 65536) +
+                              "\n") != text.npos);
+  CHECK(m.metrics.text().find(counter + "\"output\"} 42\n") != text.npos);
   std::remove(keys.c_str());
 }
 

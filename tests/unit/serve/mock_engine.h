@@ -146,6 +146,7 @@ struct MockEngine {
     if (status != 200)
       return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})",
                      answer_headers);
+    if (mute) return x.reply(200, answer_type, "");
     if (!answer.empty()) return x.reply(answer_status, answer_type, answer, answer_headers);
     meet(x, body);
   }
@@ -225,7 +226,7 @@ struct MockEngine {
   MockEngine* partner = nullptr;   // where it is the second half of a pair asked at once
   std::vector<std::string> rooms;  // where it was, as the first half
   std::string engine_id = "e-0";   // at its bootstrap server
-  bool well = true, hang = false, cut = false;
+  bool well = true, hang = false, cut = false, mute = false;
   int status = 200, gone = 0;
   std::string key;  // that it wants; empty: none
   int answer_status = 200;

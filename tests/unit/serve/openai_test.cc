@@ -277,6 +277,8 @@ TEST_CASE("bad requests are refused with status, parameter and reason") {
        "no token id"},
       {R"({"model":"tiny","prompt":"x","logit_bias":[5]})", 400, "logit_bias", "", "an object"},
       {R"({"model":"tiny","prompt":"x","min_p":1.1})", 400, "min_p", "", "0 to 1"},
+      {R"({"model":"tiny","prompt":"x","seed":9223372036854775808})", 400, "seed", "",
+       "'seed' is 9223372036854775808, want"},
       {R"({"model":"tiny","prompt":"x","response_format":{"type":"grammar"}})", 400,
        "response_format", "", "of type 'grammar' is not supported"},
       {R"({"model":"tiny","prompt":"x","response_format":{"type":"json_schema"}})", 400,

@@ -164,6 +164,7 @@ TEST_CASE("messages: errors are in the form of their API, and name what is not d
         "web_search");
   error(kMessage + kTool + R"(,"tool_choice":{"type":"tool","name":"none"}})", "none");
   error(kMessage + R"(,"tool_choice":{"type":"any"}})", "tool_choice");
+  error(kMessage + kTool + R"(,"tool_choice":{"type":"tool"}})", "without a 'name'");
   error(kMessage + R"(,"stop_sequences":[""]})", "stop_sequences");
   error(R"({"model":"texts","max_tokens":1,"messages":[{"role":"user","content":[)"
         R"({"type":"image","source":{}}]}]})",

@@ -126,6 +126,21 @@ TEST_CASE("forms and GETs pass where --pass names them, byte for byte") {
   CHECK(m.ask("/v1/audio/speech", "x").status == 415);
 }
 
+TEST_CASE("a GET may have an empty answer; a request for tokens may not") {
+  Mixed m(false);
+  ApiServerOptions web{.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-none-{port}.sock"};
+  web.pass = {"/v1/audio/*"};
+  m.api.reset();
+  m.api = *ApiServer::open(m.loop, web, *m.conductor, m.metrics, "{}");
+  MockEngine& e = m.engine("e0");
+  e.mute = true;
+  const auto r = m.ask("/v1/audio/voices?model=tiny");
+  CHECK(r.status == 200);
+  CHECK(r.body.empty());
+  CHECK(e.came.size() == 1);
+  CHECK(m.ask("/v1/completions", R"({"model":"tiny","prompt":"x"})").status == 503);
+}
+
 TEST_CASE("a tenant's salt goes with its forms") {
   const std::string keys = "passed_paths_test.keys";
   std::ofstream(keys) << R"({"tenants":[{"name":"a","keys":["key-of-tenant-a"]},)"
