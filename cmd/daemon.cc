@@ -80,7 +80,7 @@ Result<> DaemonOptions::ready(const Endpoints& me) const {
     const Json json = {{"name", me.name},     {"role", me.role},       {"pid", ::getpid()},
                        {"epoch", me.epoch},   {"control", me.control}, {"http", me.http},
                        {"events", me.events}, {"replay", me.replay},   {"data", data}};
-    if (auto told = io::write_file_atomically(announce, dump_json(json) + "\n"); !told)
+    if (auto told = io::write_output(announce, dump_json(json) + "\n"); !told)
       return fail(told.error().code, "--announce: %s", told.error().what.c_str());
   }
   notify_systemd("READY=1");

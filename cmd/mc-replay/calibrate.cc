@@ -135,7 +135,7 @@ Result<int> run(const CalibrateFlags& o, const Context& context) {
   const std::string text = sim::calibration_text(c, machine);
   std::fputs((context.json ? json : text).c_str(), stdout);
   if (!o.report.empty())
-    MC_TRY_(io::write_file_atomically(o.report, o.report.ends_with(".json") ? json : text));
+    MC_TRY_(io::write_output(o.report, o.report.ends_with(".json") ? json : text));
   switch (c.verdict) {
     case sim::Agreement::kHeld: return 0;
     case sim::Agreement::kUnmeasured: return 6;

@@ -65,10 +65,9 @@ Result<int> paper(const PaperFlags& o, const Context& context) {
   const std::string out = context.json ? dump_json(json) + "\n" : text;
   std::fputs(out.c_str(), stdout);
   if (!o.report.empty())
-    MC_TRY_(io::write_file_atomically(o.report, o.report.ends_with(".html") ? paper_html(figures)
-                                                : o.report.ends_with(".json")
-                                                    ? dump_json(json, 2) + "\n"
-                                                    : text));
+    MC_TRY_(io::write_output(o.report, o.report.ends_with(".html")   ? paper_html(figures)
+                                       : o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
+                                                                     : text));
   return 0;
 }
 

@@ -93,10 +93,10 @@ Result<int> plan(const PlanFlags& o, const Context& context) {
   const std::string text = sim::plan_text(planned, options);
   std::fputs(context.json ? (dump_json(json) + "\n").c_str() : text.c_str(), stdout);
   if (!o.report.empty())
-    MC_TRY_(io::write_file_atomically(
-        o.report, o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
-                  : o.report.ends_with(".md") ? "# Plan\n\n```\n" + text + "```\n"
-                                              : text));
+    MC_TRY_(io::write_output(o.report, o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
+                                       : o.report.ends_with(".md")
+                                           ? "# Plan\n\n```\n" + text + "```\n"
+                                           : text));
   return planned.met ? 0 : 5;
 }
 

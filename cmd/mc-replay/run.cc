@@ -129,11 +129,11 @@ Result<> write_files(const RunOptions& o, const trace::Summary& summary, const t
   if (!o.requests.empty()) {
     std::string lines;
     for (const auto& r : results) lines += trace::request_line(r, o.gaps);
-    MC_TRY_(io::write_file_atomically(o.requests, lines));
+    MC_TRY_(io::write_output(o.requests, lines));
   }
   if (o.report.empty()) return {};
   const std::string text = trace::report_text(summary, info);
-  return io::write_file_atomically(
+  return io::write_output(
       o.report, o.report.ends_with(".json") ? dump_json(trace::report_json(summary, info), 2) + "\n"
                 : o.report.ends_with(".html") ? trace::report_html(summary, info, results)
                 : o.report.ends_with(".md")   ? "# Replay report\n\n```\n" + text + "```\n"

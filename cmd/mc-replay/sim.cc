@@ -77,10 +77,10 @@ Result<SimPlan> plan_of(const SimFlags& o) {
 
 Result<> write_report(const SimFlags& o, const Json& json, const std::string& text) {
   if (o.report.empty() || o.report.ends_with(".html")) return {};
-  return io::write_file_atomically(o.report, o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
-                                             : o.report.ends_with(".md")
-                                                 ? "# Simulation report\n\n```\n" + text + "```\n"
-                                                 : text);
+  return io::write_output(o.report, o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
+                                    : o.report.ends_with(".md")
+                                        ? "# Simulation report\n\n```\n" + text + "```\n"
+                                        : text);
 }
 
 Result<int> print(const SimFlags& o, const Context& context, const Json& json,
@@ -104,16 +104,15 @@ Result<int> print_one(const SimFlags& o, const Context& context, const SimPlan& 
       trace::report_text(run.summary, run.info) + sim::sim_text(run.result, run.summary);
   MC_TRY_(print(o, context, json, text));
   if (o.report.ends_with(".html"))
-    MC_TRY_(io::write_file_atomically(o.report,
-                                      trace::report_html(run.summary, run.info, run.result.requests,
-                                                         sim::sim_text(run.result, run.summary))));
+    MC_TRY_(
+        io::write_output(o.report, trace::report_html(run.summary, run.info, run.result.requests,
+                                                      sim::sim_text(run.result, run.summary))));
   if (!o.requests.empty()) {
     std::string lines;
     for (const auto& r : run.result.requests) lines += trace::request_line(r, o.gaps);
-    MC_TRY_(io::write_file_atomically(o.requests, lines));
+    MC_TRY_(io::write_output(o.requests, lines));
   }
-  if (!o.timeline.empty())
-    MC_TRY_(io::write_file_atomically(o.timeline, sim::timeline_csv(run.result)));
+  if (!o.timeline.empty()) MC_TRY_(io::write_output(o.timeline, sim::timeline_csv(run.result)));
   for (const trace::Gate& gate : run.summary.gates)
     if (!gate.pass) return 5;
   return run.summary.failed > 0 ? 1 : 0;

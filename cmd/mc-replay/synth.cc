@@ -170,7 +170,7 @@ Result<int> fit(const SynthOptions& o) {
       100 * got.hit_rate, 100 * want.hit_rate,
       near ? "" : ": its requests are neither chats, nor calls of tools, nor about documents");
   if (!o.out.empty()) {
-    MC_TRY_(io::write_file_atomically(o.out, fitted.profile));
+    MC_TRY_(io::write_output(o.out, fitted.profile));
   } else if (std::fputs(fitted.profile.c_str(), stdout) < 0) {
     return fail_errno("write stdout");
   }

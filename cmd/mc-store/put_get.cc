@@ -101,8 +101,7 @@ Result<int> run_get(const GetOptions& o, const Context& context) {
     MC_TRY_(write_stdout(value));
     return 0;
   }
-  MC_TRY_(io::write_file_atomically(o.out,
-                                    {reinterpret_cast<const char*>(value.data()), value.size()}));
+  MC_TRY_(io::write_output(o.out, {reinterpret_cast<const char*>(value.data()), value.size()}));
   if (context.json)
     put(dump_json({{"key", o.key}, {"bytes", value.size()}, {"out", o.out}}) + "\n");
   return 0;

@@ -54,14 +54,7 @@ std::string linked_file(std::string path) {
 
 }  // namespace
 
-Result<> write_file_atomically(const std::string& named, std::string_view content, unsigned mode) {
-  struct stat info {};
-  if (::stat(named.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
-    const Fd there(::open(named.c_str(), O_WRONLY | O_NOCTTY | O_CLOEXEC));
-    if (!there) return fail_errno("open %s", named.c_str());
-    return write_all(there.get(), named, content);
-  }
-  const std::string path = linked_file(named);
+Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
   static std::atomic<unsigned> writes{0};  // threads that write one path need different temporaries
   const std::string temporary =
       path + "." + std::to_string(::getpid()) + "." + std::to_string(++writes) + ".tmp";
@@ -79,6 +72,20 @@ Result<> write_file_atomically(const std::string& named, std::string_view conten
     return failure;
   }
   return {};
+}
+
+Result<> write_output(const std::string& path, std::string_view content) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
+    return write_file_atomically(linked_file(path), content);
+  const Fd there(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  if (!there && errno == ENXIO)
+    return fail(Code::kUnavailable, "open %s: nobody reads this pipe", path.c_str());
+  if (!there) return fail_errno("open %s", path.c_str());
+  const int flags = ::fcntl(there.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(there.get(), F_SETFL, flags & ~O_NONBLOCK) < 0)
+    return fail_errno("open %s", path.c_str());
+  return write_all(there.get(), path, content);
 }
 
 }  // namespace mc::io

@@ -22,7 +22,7 @@ constexpr Duration kAcceptRest = std::chrono::milliseconds(100);
 constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
 constexpr size_t kHandshakesMax = 32;
 constexpr uint64_t kListener = UINT64_MAX;
-constexpr uint64_t kHandshake = uint64_t{1} << 63;  // plus its descriptor
+constexpr uint64_t kShakesHands = uint64_t{1} << 63;  // plus its descriptor
 
 }  // namespace
 
@@ -126,8 +126,8 @@ void ShmListener::poll() {
     const uint64_t what = events[static_cast<size_t>(i)].data.u64;
     if (what == kListener) {
       accept();
-    } else if ((what & kHandshake) != 0) {
-      shake_hands(static_cast<int>(what & ~kHandshake));
+    } else if ((what & kShakesHands) != 0) {
+      shake_hands(static_cast<int>(what & ~kShakesHands));
     } else if (const auto it = peers_.find(what); it != peers_.end()) {
       Peer& peer = *it->second;
       called = true;
@@ -155,7 +155,7 @@ void ShmListener::accept() {
     }
     // The oldest unfinished handshake makes room.
     if (handshakes_.size() >= kHandshakesMax) handshakes_.pop_front();
-    watch(handshake->fd(), kHandshake | static_cast<uint64_t>(handshake->fd()));
+    watch(handshake->fd(), kShakesHands | static_cast<uint64_t>(handshake->fd()));
     handshakes_.push_back(std::move(*handshake));
   }
 }

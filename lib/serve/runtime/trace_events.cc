@@ -44,7 +44,7 @@ Result<> TraceEvents::write(const std::string& path, const std::string& process)
                       {"dur", microseconds(e.end - e.begin)},
                       {"args", {{"request", e.request}}}});
   }
-  return io::write_file_atomically(path, dump_json({{"traceEvents", events}}) + "\n");
+  return io::write_output(path, dump_json({{"traceEvents", events}}) + "\n");
 }
 
 }  // namespace mc::serve

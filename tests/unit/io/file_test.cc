@@ -9,30 +9,31 @@
 
 using namespace mc;
 
-TEST_CASE("what is written atomically replaces no device and no pipe, and follows links") {
+TEST_CASE("an output that a user names replaces no device and no pipe, and follows links") {
   const std::string base = "/tmp/mc-atomic-" + std::to_string(::getpid());
   const std::string file = base + ".file", link = base + ".link", pipe = base + ".pipe";
   REQUIRE(io::write_file_atomically(file, "old\n", 0640));
   REQUIRE(::symlink(file.c_str(), link.c_str()) == 0);
-  REQUIRE(io::write_file_atomically(link, "new\n"));
+  REQUIRE(io::write_output(link, "new\n"));
   struct stat info {};
   REQUIRE(::lstat(link.c_str(), &info) == 0);
   CHECK(S_ISLNK(info.st_mode));
   CHECK(io::read_file(file).value() == "new\n");
   ::unlink(file.c_str());
-  REQUIRE(io::write_file_atomically(link, "again\n"));  // a link that leads nowhere yet
+  REQUIRE(io::write_output(link, "again\n"));  // a link that leads nowhere yet
   CHECK(io::read_file(file).value() == "again\n");
 
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(io::write_output(pipe, "lost\n").error().code == Code::kUnavailable);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
   REQUIRE(reader >= 0);
-  REQUIRE(io::write_file_atomically(pipe, "through\n"));
+  REQUIRE(io::write_output(pipe, "through\n"));
   char got[16];
   CHECK(::read(reader, got, sizeof got) == 8);
   ::close(reader);
   REQUIRE(::lstat(pipe.c_str(), &info) == 0);
   CHECK(S_ISFIFO(info.st_mode));
-  CHECK(io::write_file_atomically("/dev/null", "gone\n"));
+  CHECK(io::write_output("/dev/null", "gone\n"));
   REQUIRE(::lstat("/dev/null", &info) == 0);
   CHECK(S_ISCHR(info.st_mode));
   for (const std::string& path : {file, link, pipe}) ::unlink(path.c_str());
