@@ -55,6 +55,20 @@ expect 0 sim --cpp-group 2 --rack-nodes 2 --rack-latency 2ms
 expect 0 sim --rack-nodes 4294967296 --rack-latency 1ms
 expect 2 sim --cpp-group 3
 
+# What would never end is refused by its flag.
+refused() { # WORDS ARGUMENT...
+  local want=$1
+  shift
+  expect 2 timeout 60 "$replay" sim "$T/t.jsonl" --model "$model" --prefill 2 --decode 2 "$@"
+  grep -qF -- "$want" "$T/err" || die "$*: $(cat "$T/err")"
+}
+refused '--overhead 100000h: want 0s to 1h' --overhead 100000h
+refused '--rack-latency 2h: want 0s to 1h' --rack-nodes 2 --rack-latency 2h
+refused '--chunk 18446744073709551615: want 1 to 1073741824' --engine chunked --chunk 18446744073709551615
+refused '--sample 1ns: more than 4000000 lines of --timeline: sample less often' --timeline "$T/tl.csv" --sample 1ns
+expect 0 sim --overhead 1h
+expect 0 sim --engine chunked --chunk 1073741824
+
 # Gates, and what makes no sense.
 expect 0 sim --require 'failed==0'
 expect 5 sim --require 'mean.ttft_s<0.001'

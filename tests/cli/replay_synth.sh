@@ -37,6 +37,13 @@ expect 1 "$replay" synth --profile "$profiles/sample.json" --out "$T/no/such/fol
 expect 2 "$replay" synth --profile "$profiles/sample.json" --seed -1
 expect 2 "$replay" synth --profile "$profiles/sample.json" --requests 99999999999
 
+# A log may come through a pipe.
+printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,374,44\n2023-11-16 18:17:04.03,396,109\n' >"$T/azure.csv"
+expect 0 "$replay" synth --from "$T/azure.csv" --prefix none --out "$T/azure.jsonl"
+"$replay" synth --from /dev/stdin --prefix none --out "$T/piped.jsonl" < <(cat "$T/azure.csv") >"$T/out" 2>&1 ||
+  die "a log through a pipe: $(cat "$T/out")"
+cmp "$T/azure.jsonl" "$T/piped.jsonl" || die "a log through a pipe is another trace"
+
 # Identical requests; and another trace, stretched.
 expect 0 "$replay" synth fixed --input-tokens 2000 --output-tokens 100 --out "$T/fixed.jsonl"
 [ "$(jq -sc '[length, (map(.input_length) | unique), (map(.output_length) | unique), .[199].timestamp]' \

@@ -111,6 +111,9 @@ expect 0 "$topo" diff live "$T/here"
 grep -q '^no difference$' "$T/out" || die "$(cat "$T/out")"
 expect 1 "$topo" capture "$T/here"
 grep -q 'exists and is not empty' "$T/err" || die "$(cat "$T/err")"
+(mkdir "$T/nowhere" && cd "$T/nowhere" && expect 2 "$topo" capture '' && [ -z "$(ls)" ]) ||
+  die "a folder without a name: $(cat "$T/err")"
+grep -q 'the folder has no name: give a new one' "$T/err" || die "$(cat "$T/err")"
 expect 0 "$topo" show --sysfs "$T/here" --output json
 cp "$T/out" "$T/here.json"
 expect 0 "$topo" diff "$T/here.json" "$T/here"

@@ -8,6 +8,8 @@ namespace mc::sim {
 namespace {
 constexpr Duration kTick = std::chrono::seconds(1);  // of the machine, as a conductor's
 constexpr Duration kNoLimit = std::chrono::hours(100'000);
+constexpr Duration kDelayMax = std::chrono::hours(1);  // virtual time is gone through tick by tick
+constexpr uint64_t kChunkTokensMax = uint64_t{1} << 30;
 
 double nic(const cost::ModelSpec& spec, const SimOptions& o) {
   return o.nic_gbps > 0 ? o.nic_gbps * 1e9 / 8 : spec.cost.transfer_bytes_per_s;
@@ -42,6 +44,12 @@ std::vector<std::string> names(const SimOptions& o) {
                   : i < groups ? "p" + std::to_string(i)
                                : "d" + std::to_string(i - groups));
   return out;
+}
+
+Result<> check_delay(const char* flag, Duration delay) {
+  if (delay.count() >= 0 && delay <= kDelayMax) return {};
+  return fail(Code::kInvalid, "%s %s: want 0s to %s", flag, to_text(delay).c_str(),
+              to_text(kDelayMax).c_str());
 }
 
 }  // namespace
@@ -82,8 +90,12 @@ Cluster::Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& a
   if (o.pd_control && !coupled_) events_.push(start_, {Kind::kControl});
 }
 
-SimResult Cluster::run() {
+Result<SimResult> Cluster::run() {
   while (!events_.empty()) {
+    if (result_.timeline.size() > kSamplesMax)
+      return fail(Code::kInvalid,
+                  "--sample %s: more than %zu lines of --timeline: sample less often",
+                  to_text(o_.sample).c_str(), kSamplesMax);
     now_ = events_.next();
     index_.tick(now_);
     const Event event = events_.pop();
@@ -299,7 +311,9 @@ Result<> check(const SimOptions& o) {
   if (!(o.ageing >= 0) || !(o.pd.band >= 1))
     return fail(Code::kInvalid, "--ageing %g, --pd-deadband %g: want at least 0 and 1", o.ageing,
                 o.pd.band);
-  if (o.chunk_tokens < 1) return fail(Code::kInvalid, "--chunk 0: want at least 1");
+  if (o.chunk_tokens < 1 || o.chunk_tokens > kChunkTokensMax)
+    return fail(Code::kInvalid, "--chunk %llu: want 1 to %llu", static_cast<ull>(o.chunk_tokens),
+                static_cast<ull>(kChunkTokensMax));
   if (o.prefill_chunk < 1) return fail(Code::kInvalid, "--chunk-tokens 0: want at least 1");
   if (o.cache_tokens > 1'000'000'000 || o.decode_tokens < 1)
     return fail(
@@ -334,7 +348,7 @@ Result<> check(const SimOptions& o) {
         "--cpp-group %llu: groups need fixed prefill nodes: not with --pd-control, not with "
         "--engine %s",
         static_cast<ull>(o.cpp_group), o.engine.c_str());
-  if (o.rack_latency.count() < 0) return fail(Code::kInvalid, "--rack-latency is negative");
+  MC_TRY_(check_delay("--rack-latency", o.rack_latency));
   if (o.rack_latency.count() > 0 && o.rack_nodes == 0)
     return fail(Code::kInvalid,
                 "--rack-latency %s: all nodes are in one rack: say how many are with --rack-nodes",
@@ -343,9 +357,9 @@ Result<> check(const SimOptions& o) {
   MC_TRY_(parse_machines(o));
   if (o.queue_timeout.count() < 0 || o.prefill_timeout.count() < 0)
     return fail(Code::kInvalid, "--queue-timeout and --prefill-timeout must not be negative");
-  if (o.overhead.count() < 0 || o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
-    return fail(Code::kInvalid,
-                "--overhead must not be negative, --pd-interval and --decode-time must be above 0");
+  MC_TRY_(check_delay("--overhead", o.overhead));
+  if (o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
+    return fail(Code::kInvalid, "--pd-interval and --decode-time must be above 0");
   return {};
 }
 

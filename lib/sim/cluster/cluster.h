@@ -65,6 +65,7 @@ namespace mc::sim {
 inline const std::vector<std::string> kEngines = {"disaggregated", "coupled", "chunked"};
 inline const std::vector<std::string> kPoolReuse = {"auto", "always", "never"};
 inline constexpr uint64_t kNodesMax = 30'000;
+inline constexpr size_t kSamplesMax = 4'000'000;  // of a timeline: an hour of milliseconds
 
 struct SimOptions {
   std::string engine = "disaggregated";

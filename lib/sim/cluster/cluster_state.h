@@ -150,7 +150,7 @@ class Cluster {
   Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
           const cost::ModelSpec& spec, const SimOptions& o);
 
-  SimResult run();
+  Result<SimResult> run();  // once
 
  private:
   void make_nodes();

@@ -196,6 +196,7 @@ class Recorder {
 
 Result<Captured> capture(const std::string& from, const std::string& folder) {
   std::error_code error;
+  if (folder.empty()) return fail(Code::kInvalid, "the folder has no name: give a new one");
   if (fs::exists(folder, error) && !fs::is_empty(folder, error)) {
     return fail(Code::kExists, "%s exists and is not empty: give a new folder", folder.c_str());
   }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -278,17 +279,26 @@ Result<Trace> parse_csv(std::string_view text, const std::string& name, const Cs
 }
 
 Result<Trace> read_csv(const std::string& path, const CsvOptions& options) {
-  constexpr std::streamoff kBytesMax = std::streamoff{4} << 30;
+  constexpr size_t kBytesMax = size_t{4} << 30, kStep = size_t{1} << 20;
+  const auto too_long = [&] {
+    return fail(Code::kNoSpace, "trace %s: want 4 GiB at most", path.c_str());
+  };
+  std::error_code no_size;
+  const auto size = std::filesystem::file_size(path, no_size);
+  if (!no_size && size > kBytesMax) return too_long();
   errno = 0;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  std::ifstream file(path, std::ios::binary);
   if (!file) return fail_errno("trace %s", path.c_str());
-  const std::streamoff size = file.tellg();
-  if (size < 0 || size > kBytesMax)
-    return fail(Code::kNoSpace, "trace %s: want a file of 4 GiB at most", path.c_str());
-  std::string text(static_cast<size_t>(size), '\0');
-  file.seekg(0);
-  file.read(text.data(), size);
-  if (!file) return fail(Code::kInvalid, "trace %s: reading failed", path.c_str());
+  std::string text;  // of a pipe nothing says how much comes
+  for (size_t got = kStep; got == kStep;) {
+    const size_t at = text.size();
+    text.resize(at + kStep);
+    file.read(text.data() + at, kStep);
+    got = static_cast<size_t>(file.gcount());
+    text.resize(at + got);
+    if (text.size() > kBytesMax) return too_long();
+  }
+  if (file.bad()) return fail(Code::kInvalid, "trace %s: reading failed", path.c_str());
   return parse_csv(text, path, options);
 }
 
