@@ -5,12 +5,12 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "base/histogram.h"
 #include "base/json.h"
 #include "base/random.h"
 #include "cmd/mc-store/verbs.h"
+#include "cmd/side_by_side.h"
 
 namespace mc::store {
 namespace {
@@ -178,14 +178,12 @@ Result<int> run_bench(BenchOptions o, const Context& context) {
     }
   const auto all_do = [&](const auto& turn) {
     std::vector<Tally> tallies(o.threads);
-    std::vector<std::thread> threads;
-    for (uint32_t i = 0; i < o.threads; ++i)
-      threads.emplace_back([&, i] {
-        Caller caller{o, sessions[i]->client(), values};
-        tallies[i] = turn(caller, i);
-      });
-    for (auto& t : threads) t.join();
     Tally all;
+    const auto ran = side_by_side(o.threads, [&](size_t i, const auto&) {
+      Caller caller{o, sessions[i]->client(), values};
+      tallies[i] = turn(caller, static_cast<uint32_t>(i));
+    });
+    if (!ran) all.error = ran.error();
     for (const Tally& t : tallies) add(all, t);
     return all;
   };

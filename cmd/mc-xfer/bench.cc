@@ -65,6 +65,10 @@ Result<std::vector<std::vector<Stream>>> plan(const BenchOptions& o) {
     for (uint64_t block : blocks)
       for (uint64_t batch : batches)
         for (uint64_t n : threads) {
+          if (n > kThreadsMax)
+            return fail(Code::kInvalid, "--threads %llu: want 1 to %llu",
+                        static_cast<unsigned long long>(n),
+                        static_cast<unsigned long long>(kThreadsMax));
           Stream s;
           s.op = op == "read" ? Op::kRead : Op::kWrite;
           s.block = block;

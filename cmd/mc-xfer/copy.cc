@@ -7,13 +7,17 @@
 #include <cerrno>
 #include <cstdio>
 #include <optional>
+#include <string_view>
+#include <utility>
 
 #include "base/hash.h"
 #include "base/json.h"
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/copy.h"
 #include "cmd/mc-xfer/verbs.h"
+#include "cmd/mc-xfer/wait_note.h"
 #include "io/fd.h"
+#include "io/file.h"
 #include "rpc/socket.h"
 #include "xfer/engine.h"
 
@@ -39,7 +43,7 @@ struct Copy {
     return engine.transfer_sync(r, o.timeout);
   }
   void show(uint64_t total) const {
-    if (!o.progress && ::isatty(2) == 0) return;
+    if (!o.shows()) return;
     std::fprintf(stderr, "\r%s", rounded_bytes_text(done).c_str());
     if (total > 0)
       std::fprintf(stderr, " of %s (%.0f %%)", rounded_bytes_text(total).c_str(),
@@ -47,7 +51,7 @@ struct Copy {
     std::fprintf(stderr, "   ");
   }
   void clear() const {
-    if (o.progress || ::isatty(2) != 0) std::fprintf(stderr, "\r\033[K");
+    if (o.shows()) std::fprintf(stderr, "\r\033[K");
   }
 };
 
@@ -63,12 +67,12 @@ Result<size_t> read_some(int fd, std::span<std::byte> into, const std::string& n
   return n;
 }
 
-Result<> write_all(int fd, std::span<const std::byte> bytes, const std::string& name) {
+Result<> write_stdout(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t put = ::write(fd, bytes.data(), bytes.size());
+    const ssize_t put = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return fail_errno("write %s", name.c_str());
-    bytes = bytes.subspan(static_cast<size_t>(put));
+    if (put < 0) return fail_errno("write -");
+    bytes.remove_prefix(static_cast<size_t>(put));
   }
   return {};
 }
@@ -101,20 +105,22 @@ Result<uint64_t> upload(Copy& copy, const std::string& name, std::span<std::byte
 
 Result<uint64_t> download(Copy& copy, const std::string& name, std::span<std::byte> memory,
                           uint64_t total) {
-  io::Fd file;
+  std::optional<io::OutputFile> file;
   if (name != "-") {
-    file.reset(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file) return fail_errno("create %s", name.c_str());
+    MC_TRY(io::OutputFile opened, io::OutputFile::open(name));
+    file.emplace(std::move(opened));
   }
   Xxh3Stream sum;
   while (copy.done < total) {
     const auto part = memory.first(std::min<uint64_t>(memory.size(), total - copy.done));
     MC_TRY_(copy.step(Op::kRead, part));
-    MC_TRY_(write_all(file ? file.get() : 1, part, name));
+    const std::string_view bytes(reinterpret_cast<const char*>(part.data()), part.size());
+    MC_TRY_(file ? file->write(bytes) : write_stdout(bytes));
     sum.update(part.data(), part.size());
     copy.done += part.size();
     copy.show(total);
   }
+  if (file) MC_TRY_(file->finish());
   return sum.digest();
 }
 
@@ -126,7 +132,10 @@ Result<int> copy_memory(CopyOptions& o, const Context& context,
   o.engine.node = "mc-xfer-copy-" + std::to_string(::getpid());
   MC_TRY(auto engine, Engine::open(clock, o.engine, metrics));
   Copy copy{o, *engine, 0, source ? *source : *target, 0};
-  MC_TRY(copy.segment, engine->open_segment(copy.remote.control, o.timeout));
+  {
+    const WaitNote note(o.shows(), copy.remote.control, o.timeout);
+    MC_TRY(copy.segment, engine->open_segment(copy.remote.control, o.timeout));
+  }
   MC_TRY(const Memory memory, engine->allocate(kCopyStep));
   MC_TRY(const Memory back, engine->allocate(target && o.check ? kCopyStep : kKiB));
   const Time start = clock.now();

@@ -1,5 +1,7 @@
 // Options of `mc-xfer copy`, and its two ends.
 #pragma once
+#include <unistd.h>
+
 #include <string>
 
 #include "base/units.h"
@@ -25,6 +27,7 @@ struct CopyOptions {
     v("cluster-key", cluster_key, "file with the cluster's secret");
     engine.describe(v);
   }
+  bool shows() const { return progress || ::isatty(STDERR_FILENO) != 0; }  // how far it is
 };
 
 struct MemoryEnd {

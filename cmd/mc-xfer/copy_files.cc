@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/metrics.h"
 #include "cmd/mc-xfer/copy.h"
+#include "cmd/mc-xfer/wait_note.h"
 #include "p2p/filecopy/copier.h"
 #include "p2p/filecopy/remote.h"
 #include "p2p/filecopy/tree.h"
@@ -35,6 +36,7 @@ Result<End> open_remote(const CopyOptions& o, Engine& engine, const Clock& clock
                         const FilesEnd& at) {
   End end;
   tidy(at.path, end);
+  const WaitNote note(o.shows(), at.control, o.timeout);
   MC_TRY(auto remote,
          p2p::filecopy::Remote::open(engine, clock, at.control, o.parallel, o.timeout));
   end.remote = remote.get();
@@ -132,7 +134,7 @@ Result<int> copy_files(CopyOptions& o, const Context& context, const FilesEnd& f
     buffers.push_back(
         memory.bytes().subspan(i * p2p::filecopy::kPieceBytes, p2p::filecopy::kPieceBytes));
   p2p::filecopy::Copier::Config config;
-  const bool shown = o.progress || ::isatty(2) != 0;
+  const bool shown = o.shows();
   if (shown) config.progress = show;
   p2p::filecopy::Copier copier(*source.place, *target.place, std::move(buffers), std::move(config));
   const auto report = copier.run(source.path, target.path);

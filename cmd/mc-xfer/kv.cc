@@ -5,13 +5,13 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
-#include <thread>
 
 #include "base/hash.h"
 #include "base/histogram.h"
 #include "base/json.h"
 #include "cmd/mc-xfer/client.h"
 #include "cmd/mc-xfer/verbs.h"
+#include "cmd/side_by_side.h"
 
 namespace mc::xfer {
 namespace {
@@ -117,9 +117,7 @@ Result<Pass> pass(Client& client, const Pattern& pattern, std::byte* local, uint
     }
   };
   const Time start = client.clock.now();
-  std::vector<std::thread> running;
-  for (uint64_t t = 0; t < threads; ++t) running.emplace_back([&, t] { outcomes[t] = work(t); });
-  for (auto& t : running) t.join();
+  MC_TRY_(side_by_side(threads, [&](size_t t, const auto&) { outcomes[t] = work(t); }));
   Pass whole;
   whole.seconds = to_seconds(client.clock.now() - start);
   for (uint64_t t = 0; t < threads; ++t) {

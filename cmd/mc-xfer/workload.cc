@@ -1,14 +1,16 @@
 #include "cmd/mc-xfer/workload.h"
 
+#include <atomic>
 #include <cstring>
-#include <thread>
+
+#include "cmd/side_by_side.h"
 
 namespace mc::xfer {
 namespace {
 
 // One thread: keeps `batch` requests going over its own part of the memory on both sides.
 Result<> drive(const Client& client, const Stream& s, std::span<std::byte> local, uint64_t offset,
-               Time until, StreamResult& result) {
+               Time until, const std::atomic<bool>& stop, StreamResult& result) {
   Engine& engine = *client.engine;
   std::vector<Request> requests(s.batch);
   for (uint64_t i = 0; i < s.batch; ++i) {
@@ -35,7 +37,7 @@ Result<> drive(const Client& client, const Stream& s, std::span<std::byte> local
     result.requests += s.batch;
     ++result.batches;
     if (s.slo.count() > 0 && took <= s.slo) ++result.within_slo;
-  } while (client.clock.now() < until);
+  } while (client.clock.now() < until && !stop.load(std::memory_order_relaxed));
   return {};
 }
 
@@ -92,12 +94,10 @@ Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector
   MC_TRY_(client.put(local, image));
   auto workers = workers_of(streams, local.bytes());
   const Time start = client.clock.now(), until = start + config.duration;
-  std::vector<std::thread> threads;
-  for (Worker& w : workers)
-    threads.emplace_back([&client, &streams, &w, until] {
-      w.outcome = drive(client, streams[w.stream], w.local, w.offset, until, w.result);
-    });
-  for (auto& t : threads) t.join();
+  MC_TRY_(side_by_side(workers.size(), [&](size_t i, const std::atomic<bool>& stop) {
+    Worker& w = workers[i];
+    w.outcome = drive(client, streams[w.stream], w.local, w.offset, until, stop, w.result);
+  }));
   const double seconds = to_seconds(client.clock.now() - start);
   std::vector<StreamResult> out(streams.size());
   for (size_t i = 0; i < streams.size(); ++i) {
@@ -159,7 +159,7 @@ Result<Stream> parse_mix(const std::string& text) {
   s.block = *block;
   if (words.size() > 3) {
     const auto threads = parse_uint(words[3]);
-    if (!threads || *threads == 0 || *threads > 1024) return bad("1 to 1024 threads");
+    if (!threads || *threads == 0 || *threads > kThreadsMax) return bad("1 to 1024 threads");
     s.threads = *threads;
   }
   if (words.size() > 4) {

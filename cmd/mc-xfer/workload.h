@@ -9,6 +9,8 @@
 
 namespace mc::xfer {
 
+inline constexpr uint64_t kThreadsMax = 1024;  // of a stream
+
 struct Stream {
   std::string name;  // for display: a class of a mix; empty for a single stream
   Op op = Op::kRead;

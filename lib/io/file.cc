@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "base/text.h"
-#include "io/fd.h"
 
 namespace mc::io {
 
@@ -54,38 +54,58 @@ std::string linked_file(std::string path) {
 
 }  // namespace
 
-Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
+Result<OutputFile> OutputFile::beside(const std::string& path, unsigned mode) {
   static std::atomic<unsigned> writes{0};  // threads that write one path need different temporaries
   const std::string temporary =
       path + "." + std::to_string(::getpid()) + "." + std::to_string(++writes) + ".tmp";
   ::unlink(temporary.c_str());  // one left by a dead process with our id would keep its mode
   Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!fd) return fail_errno("create %s", temporary.c_str());
-  if (auto written = write_all(fd.get(), temporary, content); !written) {
-    ::unlink(temporary.c_str());
-    return written;
-  }
-  fd.reset();
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
-    auto failure = fail_errno("rename %s to %s", temporary.c_str(), path.c_str());
-    ::unlink(temporary.c_str());
-    return failure;
-  }
-  return {};
+  return OutputFile(std::move(fd), temporary, path);
 }
 
-Result<> write_output(const std::string& path, std::string_view content) {
+Result<OutputFile> OutputFile::open(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode) || S_ISDIR(info.st_mode))
-    return write_file_atomically(linked_file(path), content);
-  const Fd there(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  if (::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
+    return beside(linked_file(path), 0644);
+  if (S_ISREG(info.st_mode)) {
+    MC_TRY(OutputFile file, beside(linked_file(path), info.st_mode & 0777));
+    (void)::fchmod(file.fd_.get(), info.st_mode & 0777);  // whatever the umask
+    return file;
+  }
+  Fd there(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
   if (!there && errno == ENXIO)
     return fail(Code::kUnavailable, "open %s: nobody reads this pipe", path.c_str());
   if (!there) return fail_errno("open %s", path.c_str());
   const int flags = ::fcntl(there.get(), F_GETFL);
   if (flags < 0 || ::fcntl(there.get(), F_SETFL, flags & ~O_NONBLOCK) < 0)
     return fail_errno("open %s", path.c_str());
-  return write_all(there.get(), path, content);
+  return OutputFile(std::move(there), path, "");
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ && !path_.empty()) ::unlink(written_.c_str());
+}
+
+Result<> OutputFile::write(std::string_view bytes) { return write_all(fd_.get(), written_, bytes); }
+
+Result<> OutputFile::finish() {
+  if (!path_.empty() && std::rename(written_.c_str(), path_.c_str()) != 0)
+    return fail_errno("rename %s to %s", written_.c_str(), path_.c_str());
+  fd_.reset();
+  return {};
+}
+
+Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
+  MC_TRY(OutputFile file, OutputFile::beside(path, mode));
+  MC_TRY_(file.write(content));
+  return file.finish();
+}
+
+Result<> write_output(const std::string& path, std::string_view content) {
+  MC_TRY(OutputFile file, OutputFile::open(path));
+  MC_TRY_(file.write(content));
+  return file.finish();
 }
 
 }  // namespace mc::io

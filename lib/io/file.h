@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "io/fd.h"
 
 namespace mc::io {
 
@@ -18,9 +19,30 @@ Result<std::string> read_secret_file(const std::string& path, size_t bytes_max);
 // replaces whatever has that name.
 Result<> write_file_atomically(const std::string& path, std::string_view content,
                                unsigned mode = 0644);
-// The same for a file that a user names. Of a link the file is written that it leads to; what is
-// there and no file (/dev/null, a pipe) is written to as it is. Errors: kUnavailable for a pipe
-// that nobody reads.
+// The same for a file that a user names, as OutputFile says.
 Result<> write_output(const std::string& path, std::string_view content);
+
+// A file that a user names, written in parts: it becomes what was written when it is finished, and
+// stays as it was until then, and without that. It keeps its mode. Of a link the file is written
+// that it leads to; what is there and no file (/dev/null, a pipe) is written to as it is.
+class OutputFile {
+ public:
+  // Errors: kUnavailable for a pipe that nobody reads.
+  static Result<OutputFile> open(const std::string& path);
+  OutputFile(OutputFile&& other) noexcept = default;
+  OutputFile& operator=(OutputFile&&) = delete;
+  ~OutputFile();
+  Result<> write(std::string_view bytes);
+  Result<> finish();
+
+ private:
+  friend Result<> write_file_atomically(const std::string&, std::string_view, unsigned);
+  OutputFile(Fd fd, std::string written, std::string path)
+      : fd_(std::move(fd)), written_(std::move(written)), path_(std::move(path)) {}
+  static Result<OutputFile> beside(const std::string& path, unsigned mode);
+  Fd fd_;
+  std::string written_;  // what has the bytes until finish()
+  std::string path_;     // and afterwards; empty: the same
+};
 
 }  // namespace mc::io

@@ -64,6 +64,41 @@ expect 2 "$xfer" copy "$T/file" "$peer/0" --output csv
 "$xfer" copy - "$peer/0" <"$T/file" >/dev/null
 "$xfer" copy "$peer/0" - --bytes 5000001 2>/dev/null | cmp - "$T/file" || die "stdin and stdout differ"
 
+# A file that was there stays as it is until all of the new one is here, and keeps its mode.
+echo kept >"$T/old"
+chmod 640 "$T/old"
+for bytes in 65MiB 17000000; do
+  offset=0
+  [ $bytes = 65MiB ] || offset=64MiB
+  expect 2 "$xfer" copy "$peer/$offset" "$T/old" --bytes $bytes
+  grep -q 'outside the segment' "$T/err" || die "beyond the segment: $(cat "$T/err")"
+  [ "$(cat "$T/old")" = kept ] || die "a failed copy changed the file that was there"
+done
+expect 0 "$xfer" copy "$peer/0" "$T/old" --bytes 5000001
+cmp "$T/file" "$T/old" || die "the file that was there has other bytes"
+[ "$(stat -c %a "$T/old")" = 640 ] || die "the file that was there has another mode"
+expect 2 "$xfer" copy "$peer/0" "$T/never" --bytes 65MiB
+[ ! -e "$T/never" ] && [ -z "$(find "$T" -name '*.tmp')" ] || die "a failed copy left a file: $(ls "$T")"
+
+# A copy that waits longer than a moment says for whom.
+for to in 127.0.0.1:1/0 127.0.0.1:1/folder/; do
+  expect 3 "$xfer" copy "$T/file" $to --timeout 3s --progress
+  grep -q 'waiting for 127.0.0.1:1 to answer, for 3s at most (--timeout)' "$T/err" || die "$to: $(cat "$T/err")"
+  expect 3 "$xfer" copy "$T/file" $to --timeout 1100ms
+  ! grep -q 'waiting for' "$T/err" || die "a note where no progress is shown: $(cat "$T/err")"
+done
+
+# Threads are bounded, and those that cannot begin are no abort.
+expect 2 "$xfer" bench "$peer" --threads 1025 --block 4KiB --duration 50ms
+grep -q -- '--threads 1025: want 1 to 1024' "$T/err" || die "too many threads: $(cat "$T/err")"
+if [ -z "${MC_SANITIZE:-}" ]; then
+  for verb in "bench --op read --block 4KiB --duration 50ms" "kv --layers 3 --blocks 5 --rounds 1"; do
+    # shellcheck disable=SC2086
+    (ulimit -s 65536 -v 8000000 && expect 1 "$xfer" ${verb%% *} "$peer" ${verb#* } --threads 1024) || die "$verb: $(cat "$T/err")"
+    grep -q 'of 1024 does not begin .*: a limit on processes' "$T/err" || die "$verb: $(cat "$T/err")"
+  done
+fi
+
 expect 2 "$xfer" copy "$T/file" "$T/other"
 grep -q 'must be a peer' "$T/err" || die "two files: unclear error"
 expect 2 "$xfer" copy "$T/file" "$peer/99999999999"

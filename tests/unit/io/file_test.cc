@@ -39,6 +39,32 @@ TEST_CASE("an output that a user names replaces no device and no pipe, and follo
   for (const std::string& path : {file, link, pipe}) ::unlink(path.c_str());
 }
 
+TEST_CASE("an output in parts is the old file until it is finished, and keeps its mode") {
+  const std::string path = "/tmp/mc-parts-" + std::to_string(::getpid());
+  struct stat info {};
+  {
+    auto file = io::OutputFile::open(path);
+    REQUIRE(file);
+    REQUIRE(file->write("never\n"));
+  }
+  CHECK(::stat(path.c_str(), &info) != 0);
+  REQUIRE(io::write_file_atomically(path, "old\n", 0600));
+  {
+    auto file = io::OutputFile::open(path);
+    REQUIRE(file);
+    REQUIRE(file->write("new"));
+    CHECK(io::read_file(path).value() == "old\n");
+    io::OutputFile moved = std::move(*file);
+    REQUIRE(moved.write("er\n"));
+    REQUIRE(moved.finish());
+  }
+  CHECK(io::read_file(path).value() == "newer\n");
+  REQUIRE(::stat(path.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0777) == 0600);
+  CHECK(!io::OutputFile::open("/tmp/mc-no-such-folder/x"));
+  ::unlink(path.c_str());
+}
+
 TEST_CASE("F120: a secret that others may read is refused by the mode of the open file") {
   const std::string path = "/tmp/mc-secret-" + std::to_string(::getpid());
   REQUIRE(io::write_file_atomically(path, "a secret\n", 0600));

@@ -1,0 +1,42 @@
+#include "cmd/mc-xfer/wait_note.h"
+
+#include <chrono>
+#include <cstdio>
+#include <system_error>
+
+#include "base/result.h"
+#include "base/text.h"
+
+namespace mc::xfer {
+namespace {
+constexpr Duration kMoment = std::chrono::seconds(1);
+}  // namespace
+
+WaitNote::WaitNote(bool shown, const std::string& peer, Duration most) {
+  if (!shown || most <= kMoment) return;
+  const std::string text = strf("waiting for %s to answer, for %s at most (--timeout)\n",
+                                peer.c_str(), rounded_text(most).c_str());
+  try {
+    thread_ = std::thread([this, text] { run(text); });
+  } catch (const std::system_error&) {  // no thread is available: it waits without a word
+  }
+}
+
+WaitNote::~WaitNote() {
+  if (!thread_.joinable()) return;
+  {
+    Lock lock(mutex_);
+    over_ = true;
+  }
+  ended_.notify_one();
+  thread_.join();
+}
+
+void WaitNote::run(const std::string& text) {
+  Lock lock(mutex_);
+  bool signalled = true;
+  while (!over_ && signalled) signalled = ended_.wait_for(mutex_, kMoment);
+  if (!over_) std::fputs(text.c_str(), stderr);
+}
+
+}  // namespace mc::xfer
