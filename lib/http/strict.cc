@@ -87,6 +87,11 @@ bool same_text(std::string_view a, std::string_view b) {
                     [](char x, char y) { return lower(x) == lower(y); });
 }
 
+bool is_type(std::string_view header, std::string_view type) {
+  header = header.substr(0, header.find(';'));
+  return same_text(header.substr(0, header.find_last_not_of(" \t") + 1), type);
+}
+
 std::optional<AbsoluteTarget> absolute_target(std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!same_text(target.substr(0, scheme.size()), scheme)) continue;

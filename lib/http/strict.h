@@ -42,5 +42,7 @@ std::string chunk_extension_fault(std::string_view extension);
 
 // Equal but for the case of ASCII letters.
 bool same_text(std::string_view a, std::string_view b);
+// Whether a Content-Type names that type, in whatever case, with parameters or without.
+bool is_type(std::string_view header, std::string_view type);
 
 }  // namespace mc::http

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "http/strict.h"
 
 namespace mc::load {
 namespace {
@@ -58,7 +59,7 @@ void Completion::head(int status, const std::map<std::string, std::string>& head
   if (auto ms = parse_number(header(headers, "x-mc-predicted-ttft-ms")); ms)
     result_.predicted_ttft_ms = *ms;
   result_.reason = header(headers, "x-mc-reject-reason");
-  streamed_ = header(headers, "content-type").starts_with("text/event-stream");
+  streamed_ = http::is_type(header(headers, "content-type"), "text/event-stream");
 }
 
 void Completion::body(std::string_view chunk, Time at) {

@@ -34,7 +34,7 @@ Tokenizer Tokenizer::bytes_only(uint32_t vocab) {
   Tokenizer t;
   for (uint32_t id = 0; id < vocab; ++id) {
     std::string bytes = id < 256 ? std::string(1, static_cast<char>(id)) : word_of(id);
-    t.add_piece(bytes, bytes, false);
+    t.add_piece(bytes, bytes, id == kBytesEnd);
   }
   return t;
 }

@@ -34,6 +34,8 @@ class Tokenizer {
   enum class Style : uint8_t { kBytes, kSentencePiece, kHuggingFace };
 
   // Bytes are the tokens 0 to 255; tokens beyond are shown as made-up words, each id its own.
+  // kBytesEnd is special: models of this kind end an answer with it.
+  static constexpr uint32_t kBytesEnd = 2;
   static Tokenizer bytes_only(uint32_t vocab);
   // A SentencePiece .model file (its protobuf). Errors: kCorrupt; kUnsupported for models of
   // words or characters.

@@ -26,6 +26,9 @@ void take_characters(std::string& bytes, std::string& text) {
 std::string TextStream::push(int32_t token) {
   if (stopped_) return {};
   std::string_view bytes = tokenizer_.bytes(token);
+  // In a prompt it is a byte; in an answer its end.
+  if (tokenizer_.style() == model::Tokenizer::Style::kBytes && tokenizer_.special(token))
+    bytes = {};
   if (bytes.empty() && !shown_.empty() &&
       std::find(shown_.begin(), shown_.end(), tokenizer_.piece(token)) != shown_.end())
     bytes = tokenizer_.piece(token);

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "http/strict.h"
 #include "serve/conductor/conductor.h"
 #include "serve/conductor/conductor_metrics.h"
 #include "serve/conductor/pair_bodies.h"
@@ -128,7 +129,7 @@ std::string unreadable(const std::map<std::string, std::string>& headers, const 
       !encoding.empty() && encoding != "identity")
     return strf("it answers with content-encoding '%s', for which nobody asked: start it without",
                 escape(encoding).c_str());
-  if (generates(p.path) && value("content-type").starts_with("text/html"))
+  if (generates(p.path) && http::is_type(value("content-type"), "text/html"))
     return "it answers with a page (text/html) where JSON is wanted: is its url the engine's?";
   return {};
 }
@@ -244,7 +245,8 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
       return on_upstream_done(*j, fail(Error{Code::kCorrupt, std::move(why)}), first_half);
     }
     if (!first_half && status == 200 && renames(p, theirs) &&
-        (answered.streams() || answered.type.find("json") != std::string::npos))
+        (answered.streams() || http::is_type(answered.type, "application/json") ||
+         answered.type.find("json") != std::string::npos))
       w.rename.emplace(theirs, p.model, answered.streams());
   };
   calls.on_chunk = [this, mine, first_half](std::string_view chunk, Time) {
@@ -352,7 +354,7 @@ sched::UpstreamEnded Conductor::complete_answer(Job& job) {
   const ProxiedAttempt& w = *job.proxied;
   sched::UpstreamEnded event{.of = job.of, .status = w.answer.status};
   const Progress* const known = machine_.progress(job.of.request);
-  event.may_be_empty = job.ask.proxied->method == "GET";
+  event.may_be_empty = job.ask.proxied->may_be_empty;
   auto n = static_cast<uint32_t>(job.ask.tokens());
   auto cached = static_cast<uint32_t>(w.local_tokens);
   uint32_t output = known == nullptr ? 0 : known->output_tokens;

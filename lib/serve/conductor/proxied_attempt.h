@@ -7,6 +7,7 @@
 #include <string>
 
 #include "http/client.h"
+#include "http/strict.h"
 #include "sched/request/fleet.h"
 #include "serve/external/answer_events.h"
 #include "serve/external/answer_model.h"
@@ -24,7 +25,7 @@ struct EngineExchange {
   bool too_long = false;             // what does not pass: none of it is kept
   std::string retry_after = {};      // where it is full
   telemetry::OpenSpan span = {};
-  bool streams() const { return type.starts_with("text/event-stream"); }
+  bool streams() const { return http::is_type(type, "text/event-stream"); }
 };
 
 struct ProxiedAttempt {

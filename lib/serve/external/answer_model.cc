@@ -5,7 +5,8 @@
 namespace mc::serve {
 namespace {
 constexpr size_t kKeyMax = 16;  // longer names of members are of no interest
-}
+constexpr std::string_view kData = "data:";
+}  // namespace
 
 void AnswerModel::begin_event() {
   depth_ = 0;
@@ -75,15 +76,35 @@ std::string AnswerModel::pass(std::string_view chunk) {
   std::string out;
   out.reserve(chunk.size() + 64);
   for (const char c : chunk) {
-    if (events_ && c == '\n') {
-      out += rest();
-      begin_event();
-      out += c;
-    } else {
+    if (events_)
+      take_of_line(c, out);
+    else
       take(c, out);
-    }
   }
   return out;
+}
+
+// The data of an event is that of all its lines, and an empty line ends it.
+void AnswerModel::take_of_line(char c, std::string& out) {
+  const bool one_end = c == '\n' && before_ == '\r';
+  before_ = c;
+  if (one_end) {
+    out += c;
+  } else if (c == '\n' || c == '\r') {
+    out += rest() + c;
+    if (line_ == 0) begin_event();
+    in_string_ = escaped_ = is_key_ = held_now_ = false;  // no string goes on in another line
+    line_ = 0;
+    data_ = true;
+  } else if (line_ < kData.size()) {
+    data_ = data_ && c == kData[line_++];
+    if (!data_) line_ = kData.size();
+    out += c;
+  } else if (data_) {
+    take(c, out);
+  } else {
+    out += c;
+  }
 }
 
 }  // namespace mc::serve

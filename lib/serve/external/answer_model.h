@@ -1,7 +1,8 @@
 // Puts the client's name for the model into an engine's answer as it passes; all else stays.
 //
 // The name stands in "model" of an answer, of each event of a stream, and of what these hold as
-// "response" or "message". Bytes are held back only within such a value.
+// "response" or "message". Bytes are held back only within such a value. An event may have several
+// lines of data.
 //
 // Thread: values.
 #pragma once
@@ -22,6 +23,7 @@ class AnswerModel {
   static constexpr size_t kLevels = 2;      // of objects that are looked at
   static constexpr size_t kHeldMax = 4096;  // bytes of a name
   void begin_event();
+  void take_of_line(char c, std::string& out);
   void take(char c, std::string& out);
   void take_in_string(char c, std::string& out);
   void end_string(std::string& out);
@@ -29,6 +31,11 @@ class AnswerModel {
 
   std::string theirs_, ours_;
   bool events_;
+  // Of an event's line: its bytes, up to where its data may begin; whether it has data; and the
+  // byte before.
+  size_t line_ = 0;
+  bool data_ = true;
+  char before_ = 0;
   size_t depth_ = 0;
   bool object_[kLevels + 1] = {};  // what is open at each depth is an object
   bool key_next_ = false, in_string_ = false, escaped_ = false, is_key_ = false, held_now_ = false;

@@ -16,7 +16,9 @@ constexpr std::array kModelMembers = {"name", "engines", "aliases", "adapters"};
 Result<std::string> model_name_of(const Json& j, const char* member) {
   if (!j.is_string()) return fail(Code::kInvalid, "%s: want a name", member);
   const auto& s = j.get_ref<const std::string&>();
-  const bool plain = std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c != 0x7f; });
+  const bool plain = std::all_of(s.begin(), s.end(), [](unsigned char c) {
+    return c > ' ' && c != 0x7f;  // beyond ASCII too: JSON texts are UTF-8
+  });
   if (s.empty() || s.size() > kModelNameMax || !plain)
     return fail(Code::kInvalid, "%s '%s': want 1 to %zu printable characters", member,
                 escape(s).c_str(), kModelNameMax);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/json.h"
+#include "http/strict.h"
 
 namespace mc::serve {
 namespace {
@@ -165,7 +166,7 @@ void ApiServer::Answer::on_upstream_bytes(const Progress& p, int answered, const
   if (!started) x.start(answered, type, headers(p));
   status = answered;
   started = proxied = true;
-  passed.stream = type.starts_with("text/event-stream");
+  passed.stream = http::is_type(type, "text/event-stream");
   choices[0].output_tokens = p.output_tokens;
   x.write(passed.stream ? passed.lines.pass(bytes) : std::string(bytes));
   const size_t most = s.unread() > s.crowded_ ? kPassedMaxCrowded : kPassedMax;

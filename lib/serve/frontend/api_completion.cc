@@ -170,6 +170,9 @@ void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::In
   const bool stream = asked.own ? asked.own->stream : asked.proxied->stream;
   if (asked.proxied) {
     asked.proxied->target = x.request().target;
+    const std::string& path = x.request().path;
+    asked.proxied->may_be_empty =
+        x.request().method == "GET" || (s.passed_.match(path) && !generates(path));
     asked.proxied->headers = headers_to_pass(x.request().headers, s.tenants_.keyed());
   }
   if (has_one_side(asked))

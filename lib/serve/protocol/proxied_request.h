@@ -41,6 +41,7 @@ struct ProxiedRequest {
   std::string base;     // the conductor's name for that model, or of the adapter's
   std::string adapter;  // `model`, where that is an adapter's name
   bool stream = false;
+  bool may_be_empty = false;  // a good answer to it, as of a path of --pass
   // The prompt's tokens as the engine will see them; empty: not known, or the request's own.
   std::vector<int32_t> tokens;
   std::vector<MediaItem> media;   // among them, in their order

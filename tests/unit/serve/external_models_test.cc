@@ -69,6 +69,39 @@ TEST_CASE("F92: two engines with a model each behind one conductor; aliases mean
   CHECK(m.ask("/v1/completions", asks("gpt-x")).status == 200);
 }
 
+TEST_CASE("names of models are of any characters that print") {
+  const std::string model = "\xc3\xa9t\xc3\xa9",
+                    alias = "\xe6\xa8\xa1\xe5\x9e\x8b-\xf0\x9f\x90\xa6";
+  const File file("{\"models\":[{\"name\":\"" + model + "\",\"engines\":[\"a\"],\"aliases\":[\"" +
+                  alias + "\"],\"adapters\":{\"\xc3\xbc\":\"a\"}}]}");
+  Mixed m(with_models(file), false);
+  MockEngine& a = m.engine("a", 4, "org/\xc3\xb1");
+  for (const std::string& name : {model, alias}) {
+    CAPTURE(name);
+    const auto r = m.ask("/v1/completions", asks(name));
+    CHECK(r.status == 200);
+    CHECK((*parse_json(r.body))["model"] == name);
+    CHECK(a.asked.back()["model"] == a.model);
+    const auto stream = m.ask("/v1/completions", asks(name, R"(,"stream":true)"));
+    CHECK(stream.body.find(a.model) == std::string::npos);
+    CHECK(stream.body.find("\"model\":\"" + name + "\"") != std::string::npos);
+  }
+  a.answer = R"({"model":"org\/\u00f1"})";  // another way to write it
+  CHECK(m.ask("/v1/completions", asks("\\u00e9t\\u00e9")).body == "{\"model\":\"" + model + "\"}");
+  const Json listed = *parse_json(m.ask("/v1/models").body);
+  std::set<std::string> ids;
+  for (const Json& j : listed["data"]) ids.insert(j["id"].get<std::string>());
+  CHECK(ids.contains(model));
+  CHECK(ids.contains(alias));
+  const auto unknown = m.ask("/v1/completions", asks("\xc3\xb6"));
+  CHECK(unknown.status == 404);
+  CHECK(parse_json(unknown.body));
+  for (const char* const bad : {" ", "a b", "\\u0007"})
+    CHECK(read_models(File(std::string(R"({"models":[{"name":")") + bad + "\"}]}").path)
+              .error()
+              .code == Code::kInvalid);
+}
+
 TEST_CASE("F92: models, aliases and adapters are listed and described") {
   const File file(kTwo);
   Mixed m(with_models(file), false);

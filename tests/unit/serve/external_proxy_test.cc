@@ -148,9 +148,31 @@ TEST_CASE("only the model's name changes in an answer, wherever it is cut") {
   for (const std::string odd : {"", "{", "}}]]", "{\"model\":\"org/th", "\"model\":\"org/theirs\"",
                                 "[\"model\",\"org/theirs\"]", "{\"model\":5}"})
     CHECK(renamed(odd, false, 1) == odd);
+  // The data of an event is that of all its lines; other lines and comments are no data.
+  const std::string lines =
+      ": \"model\":\nevent: {\"\ndata: {\"x\":1,\ndata:\"model\":\r\ndata: \"org/theirs\",\rdata: "
+      "\"y\":2}\n\ndata: {\ndata: \"model\"\ndata: :\"org/theirs\"}\n\n";
+  std::string ours_in_lines = lines;
+  for (size_t at = 0; (at = ours_in_lines.find("org/theirs", at)) != std::string::npos;)
+    ours_in_lines.replace(at, 10, "ours");
+  for (const size_t piece : {size_t{1}, size_t{5}, lines.size()})
+    CHECK(renamed(lines, true, piece) == ours_in_lines);
   const std::string long_name =
       "{\"model\":\"" + std::string(9000, 'x') + "\",\"model\":\"org/theirs\"}";
   CHECK(renamed(long_name, false, 100).ends_with(",\"model\":\"ours\"}"));
+}
+
+TEST_CASE("a stream is one in whatever case its type is written") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0", 4, "org/theirs");
+  e.answer_type = "Text/Event-Stream; charset=UTF-8";
+  e.answer = "data: {\"model\":\"org/theirs\"}\n\ndata: {\"model\":\"org/theirs\"}\n\n";
+  const auto r = m.ask("/v1/completions", R"({"model":"tiny","prompt":"x","stream":true})");
+  CHECK(r.body == "data: {\"model\":\"tiny\"}\n\ndata: {\"model\":\"tiny\"}\n\n");
+  CHECK(r.headers.at("content-type") == e.answer_type);
+  e.answer_type = "Application/JSON";
+  e.answer = R"({"model":"org/theirs"})";
+  CHECK(m.ask("/v1/completions", R"({"model":"tiny","prompt":"x"})").body == R"({"model":"tiny"})");
 }
 
 TEST_CASE("F91: an engine that wants a key gets it, and nobody else sees it") {

@@ -407,6 +407,13 @@ TEST_CASE("text comes out as it went in, character by whole character") {
   CHECK(halves.push(0xAF) == "\xC3\xAF");
 }
 
+TEST_CASE("the token that ends an answer of the dummy engine is no text") {
+  TextStream s(kBytes, {});
+  CHECK(s.push('a') + s.push(2) + s.push('\t') + s.flush() == "a\t");
+  CHECK(kBytes.encode("\x02") == std::vector<int32_t>{2});  // in a prompt it is a byte
+  CHECK(kBytes.bytes(2) == "\x02");
+}
+
 TEST_CASE("bytes that are no text are replaced, never passed on") {
   TextStream s(kBytes, {});
   CHECK(all(s, "a\xFFz") == "a\xEF\xBF\xBDz");
