@@ -69,6 +69,12 @@ struct GetOptions : ClientVerb {
 
 Result<int> run_put(const PutOptions& o, const Context& context) {
   MC_TRY_(check_object_key(o.key));
+  const PutConfig& how = o.client.put;
+  if (how.ttl.count() != 0 && how.pin == "none" && how.cls != "context")
+    return fail(Code::kInvalid,
+                "--ttl %s is of a pin or of a context: give --pin soft, --pin hard or --class "
+                "context with it",
+                to_text(how.ttl).c_str());
   MC_TRY(const std::string value, read_value(o.file));
   MC_TRY(auto session, Session::open(o, true));
   MC_TRY(const PutOutcome outcome, session->client().put(o.key, std::as_bytes(std::span(value))));
@@ -77,10 +83,13 @@ Result<int> run_put(const PutOptions& o, const Context& context) {
                 escape(o.key).c_str());
   const bool existed = outcome == PutOutcome::kExisted;
   if (context.json)
-    put(dump_json({{"key", o.key}, {"bytes", value.size()}, {"existed", existed}}) + "\n");
+    put(dump_json({{"key", o.key}, {"bytes", existed ? 0 : value.size()}, {"existed", existed}}) +
+        "\n");
+  else if (existed)
+    put(strf("%s is there already and stays as it is: nothing was stored\n",
+             escape(o.key).c_str()));
   else
-    put(strf("%s %s, %s\n", existed ? "exists" : "stored", escape(o.key).c_str(),
-             rounded_bytes_text(value.size()).c_str()));
+    put(strf("stored %s, %s\n", escape(o.key).c_str(), rounded_bytes_text(value.size()).c_str()));
   return 0;
 }
 
@@ -111,7 +120,7 @@ Result<int> run_get(const GetOptions& o, const Context& context) {
 
 void add_put(Program& program) {
   program.verb<PutOptions>("put", "store a file or standard input", [](Verb& v, PutOptions& o) {
-    v.positional("KEY", o.key, "1 to 1024 bytes");
+    v.positional("KEY", o.key, "1 to 1024 bytes; one that is there already stays as it is");
     v.positional("FILE", o.file, "what to store; - or nothing is standard input", false);
     v.example("mc-store put greeting hello.txt", "store a file");
     v.example("tar c docs | mc-store put docs.tar", "store standard input");

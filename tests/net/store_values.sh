@@ -19,7 +19,12 @@ done
 # Standard input and output; a second put of the key moves nothing and says so.
 printf 'hello' | store put greeting | grep -q '^stored greeting'
 [ "$(store get greeting)" = hello ] || die "standard output differs"
-printf 'other' | store put greeting --output json | jq -e .existed >/dev/null
+printf 'other' | store put greeting --output json | jq -e '.existed and .bytes == 0' >/dev/null ||
+  die "a second put says that something was stored"
+expect 0 store put greeting "$T/value"
+grep -qx 'greeting is there already and stays as it is: nothing was stored' "$T/out" || die "$(cat "$T/out")"
+expect 2 store put short "$T/value" --ttl 1h
+grep -q -- '--ttl 1h is of a pin or of a context: give --pin soft' "$T/err" || die "$(cat "$T/err")"
 [ "$(store get greeting)" = hello ] || die "a value changed after it was put"
 
 # Two copies lie on two nodes.

@@ -56,7 +56,8 @@ void PutConfig::describe(OptionList& v) {
     {"normal", "ephemeral", "context"});
   v("pin", pin, "soft: evicted only if there is nothing else; hard: not evicted",
     {"none", "soft", "hard"});
-  v("ttl", ttl, "how long the pin, or the life of a context, lasts; 0: for ever");
+  v("ttl", ttl,
+    "how long the pin, or the life of a context, lasts; 0: for ever; nothing else ends by itself");
   v("group", group, "objects of a group are leased and evicted together");
   v("prefer-local", prefer_local, "put on nodes of this host while they have room");
   v("host", host, "name of this host, as its nodes were given by --host");
