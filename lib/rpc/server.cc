@@ -80,9 +80,10 @@ void Server::receive() {
 }
 
 Result<> Server::listen_shm() {
-  MC_TRY(shm_, ShmListener::open(loop_, address(), [this](uint64_t peer, const auto& message) {
-           dispatch({{}, 0, peer}, message.envelope, message.body);
-         }));
+  MC_TRY(shm_, ShmListener::open(loop_, address(), ended_connections(metrics_),
+                                 [this](uint64_t peer, const auto& message) {
+                                   dispatch({{}, 0, peer}, message.envelope, message.body);
+                                 }));
   return {};
 }
 

@@ -20,7 +20,8 @@ namespace mc::rpc {
 namespace {
 
 constexpr size_t kWaitingMax = 2 * wire::kMessageBytesMax;  // for a peer that does not read
-constexpr size_t kHeadBytes = 8;  // of a message: the sizes of its two frames
+constexpr size_t kKeptMax = 256 * 1024;  // of the memory of a message, for the next one
+constexpr size_t kHeadBytes = 8;         // of a message: the sizes of its two frames
 constexpr int kWakeupsMax = 512;
 constexpr Duration kLookAgain = std::chrono::milliseconds(20);  // for the end of the peer
 
@@ -89,6 +90,7 @@ ShmChannel& ShmChannel::operator=(ShmChannel&& other) noexcept {
   key_ = other.key_;
   server_ = other.server_;
   broken_ = other.broken_;
+  in_parts_ = other.in_parts_;
   written_ = other.written_;
   taken_ = other.taken_;
   waiting_ = std::move(other.waiting_);
@@ -151,6 +153,7 @@ void ShmChannel::flush() {
     if (broken_) return;
     if (waiting_at_ == waiting_.size()) {
       waiting_.clear();
+      if (waiting_.capacity() > kKeptMax) std::string().swap(waiting_);
       waiting_at_ = 0;
       break;
     }
@@ -158,6 +161,8 @@ void ShmChannel::flush() {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (written_ - out.taken.load() == kShmRingBytes) break;  // the reader will wake this side
   }
+  if (waiting_at_ > kKeptMax && waiting_at_ > waiting_.size() / 2)
+    waiting_.erase(0, std::exchange(waiting_at_, 0));
   out.written.store(written_, std::memory_order_release);
   wake_reader();
 }
@@ -219,12 +224,26 @@ std::optional<ShmChannel::Message> ShmChannel::receive() {
     return std::nullopt;
   }
   const bool whole = take(there);
+  in_parts_ = !whole;
   in.taken.store(taken_, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (in.crowded.load(std::memory_order_relaxed) != 0 && in.crowded.exchange(0) != 0) wake_peer();
   if (!whole || broken_) return std::nullopt;
   const std::string_view all = message_;
   return Message{all.substr(0, envelope_bytes_), all.substr(envelope_bytes_)};
+}
+
+void ShmChannel::forget_message() {
+  if (!in_parts_ && message_.capacity() > kKeptMax) std::string().swap(message_);
+}
+
+void ShmChannel::end() {
+  broken_ = true;
+  in_parts_ = false;
+  std::string().swap(message_);
+  std::string().swap(waiting_);
+  waiting_at_ = 0;
+  ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
 bool ShmChannel::arm() {

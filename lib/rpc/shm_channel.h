@@ -51,6 +51,13 @@ class ShmChannel {
   // Returns: the next message; nothing when there is none now, or broken().
   std::optional<Message> receive();
   bool broken() const { return broken_; }  // permanently
+  // Ends the connection, and gives its memory back: the peer sees that, and who waits for fd().
+  void end();
+  // Memory of a message that is not whole, and of what found no room in the ring.
+  size_t held() const { return in_parts_ ? message_.capacity() : 0; }
+  size_t waiting() const { return waiting_.size(); }
+  // Call it when the last message is done with: one that was large gives its memory back.
+  void forget_message();
   // Whether receive() may find a message; one load, no system call.
   bool has_input() const;
   // Call it before waiting for fd(): from now on the peer wakes this side. False: do not wait,
@@ -78,7 +85,7 @@ class ShmChannel {
   io::Fd socket_;
   ShmRings* memory_ = nullptr;
   const ClusterKey* key_ = nullptr;
-  bool server_ = false, broken_ = false;
+  bool server_ = false, broken_ = false, in_parts_ = false;
   uint64_t written_ = 0, taken_ = 0;  // trusted; their copies in the memory are for the peer
   std::string waiting_;               // not yet in the ring
   size_t waiting_at_ = 0;

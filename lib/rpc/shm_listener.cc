@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "io/local_socket.h"
@@ -27,10 +28,11 @@ constexpr uint64_t kShakesHands = uint64_t{1} << 63;  // plus its descriptor
 }  // namespace
 
 Result<std::unique_ptr<ShmListener>> ShmListener::open(io::Loop& loop, const std::string& address,
-                                                       Take take) {
+                                                       Counter& ended, Take take) {
   const auto names = shm_names(address);
   if (names.empty()) return fail(Code::kInvalid, "%s: not an address with a port", address.c_str());
-  auto server = std::unique_ptr<ShmListener>(new ShmListener(loop, address, std::move(take)));
+  auto server =
+      std::unique_ptr<ShmListener>(new ShmListener(loop, address, ended, std::move(take)));
   server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   server->epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!server->listener_ || !server->epoll_)
@@ -43,8 +45,12 @@ Result<std::unique_ptr<ShmListener>> ShmListener::open(io::Loop& loop, const std
   return server;
 }
 
-ShmListener::ShmListener(io::Loop& loop, std::string address, Take take)
-    : loop_(loop), address_(std::move(address)), take_(std::move(take)), poller_(kAwake) {
+ShmListener::ShmListener(io::Loop& loop, std::string address, Counter& ended, Take take)
+    : loop_(loop),
+      address_(std::move(address)),
+      ended_(ended),
+      take_(std::move(take)),
+      poller_(kAwake) {
   hot_watch_ = loop_.watch_memory([this] { return poll_hot(); }, [this] { take_hot(); });
 }
 
@@ -114,8 +120,30 @@ bool ShmListener::take_some(Peer& peer) {
     poller_.restart();
     peer.heard = loop_.now();
     take_(peer.id, *message);
+    peer.end.forget_message();
   }
+  count(peer);
   return !peer.end.broken();
+}
+
+// What it holds of this process's memory.
+void ShmListener::count(Peer& peer) {
+  peer.unread.set(peer.end.waiting());
+  held_ -= std::exchange(peer.held, peer.end.held());
+  held_ += peer.held;
+  if (held_ > kHeldMax) end_largest();
+}
+
+// Its end is noticed later, because callers may hold a reference to it now.
+void ShmListener::end_largest() {
+  const auto most = std::max_element(
+      peers_.begin(), peers_.end(),
+      [](const auto& a, const auto& b) { return a.second->held < b.second->held; });
+  Peer& peer = *most->second;
+  log_debug("rpc", "ended a caller of this host: all sent more than can be taken in, it most");
+  peer.end.end();
+  held_ -= std::exchange(peer.held, 0);
+  ended_.add();
 }
 
 void ShmListener::poll() {
@@ -192,6 +220,7 @@ void ShmListener::shake_hands(int fd) {
 
 void ShmListener::drop(uint64_t id) {
   const auto it = peers_.find(id);
+  held_ -= it->second->held;
   std::erase(hot_, it->second.get());
   std::erase(warm_, it->second.get());
   peers_.erase(it);
@@ -215,9 +244,15 @@ size_t ShmListener::keep(const ClusterKeys& keys) {
 bool ShmListener::send(uint64_t id, std::string_view envelope, std::string_view body) {
   const auto it = peers_.find(id);
   if (it == peers_.end()) return false;
-  ShmChannel& end = it->second->end;
+  Peer& peer = *it->second;
+  ShmChannel& end = peer.end;
+  const bool waits = end.waiting() > 0 || body.size() > kShmRingBytes;
+  if (waits && body.size() > UnreadAnswers::kSmall &&
+      !UnreadAnswers::may_have(end.waiting(), body.size()))
+    return false;
   const bool sent = end.send(envelope, body);
   if (!sent) ::shutdown(end.fd(), SHUT_RDWR);
+  peer.unread.set(end.waiting());
   return sent;
 }
 

@@ -21,6 +21,7 @@ namespace mc::rpc {
 namespace {
 
 constexpr int kQueueMax = 1 << 16;
+constexpr int kPublishedMax = 1 << 13;  // messages that one subscriber has not read
 constexpr size_t kFramesMax = 64;
 constexpr size_t kRequestFrames = 3;  // identity, envelope, body
 constexpr int kHandshakeMs = 3'000, kBacklog = 1024;
@@ -68,10 +69,11 @@ Result<void*> make(Socket::Kind kind) {
   void* socket = zmq_socket(context(), zmq_type(kind));
   if (socket == nullptr) return fail_errno("new ZeroMQ socket");
   const int zero = 0, on = 1, queue = kQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;
+  const int sent = kind == Socket::Kind::kPub ? kPublishedMax : kQueueMax;
   const int64_t bytes_max = wire::kMessageBytesMax;
   zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero);
   zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max);
-  zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof queue);
+  zmq_setsockopt(socket, ZMQ_SNDHWM, &sent, sizeof sent);
   zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue);
   zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof on);
   zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
@@ -250,6 +252,10 @@ Result<> Socket::send(const std::vector<std::string_view>& frames) {
     unread = UnreadAnswers::of_process().of(handle_, frames.front(), frames.back().size());
     if (unread == nullptr)
       return fail(Code::kBusy, "send by %s: the peer does not read its answers", address_.c_str());
+  } else if (guard_ && kind_ == Kind::kPub && !frames.empty()) {
+    unread = UnreadAnswers::of_process().published(frames.back().size());
+    if (unread == nullptr)
+      return fail(Code::kBusy, "publish by %s: subscribers do not read", address_.c_str());
   }
   for (size_t i = 0; i < frames.size(); ++i) {
     const bool last = i + 1 == frames.size();

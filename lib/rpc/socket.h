@@ -58,7 +58,9 @@ class Socket {
   void* monitor() const { return monitor_; }  // readable when fate() may have changed
   std::shared_ptr<const uint64_t> monitor_uses() const { return monitor_uses_; }
 
-  // Never blocks: kBusy when the peer's queue is full or there is no such peer.
+  // Never blocks: kBusy when the peer's queue is full or there is no such peer. A kPub leaves those
+  // subscribers out that have 8,192 messages unread; kBusy when these and what all other peers have
+  // not read are over a bound of bytes (rpc/access/unread_answers.h).
   Result<> send(const std::vector<std::string_view>& frames);
   // The next message, or an empty vector when there is none. Messages over the limits are dropped,
   // and who sent one to a listening socket is disconnected.

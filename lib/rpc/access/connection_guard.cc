@@ -124,11 +124,12 @@ ConnectionGuard::~ConnectionGuard() {
   zmq_close(monitor_);
 }
 
-void ConnectionGuard::count(Metrics& metrics) {
-  facts.ended.store(
-      &metrics.counter("mc_rpc_ended_connections_total",
-                       "control connections ended for what they held, sent or kept open"));
+Counter& ended_connections(Metrics& metrics) {
+  return metrics.counter("mc_rpc_ended_connections_total",
+                         "control connections ended for what they held, sent or kept open");
 }
+
+void ConnectionGuard::count(Metrics& metrics) { facts.ended.store(&ended_connections(metrics)); }
 
 void ConnectionGuard::delivered(int fd, size_t bytes) {
   Lock lock(mutex_);

@@ -115,4 +115,7 @@ class ConnectionGuard {
   std::thread thread_;
 };
 
+// Control connections that were ended for what they held.
+Counter& ended_connections(Metrics& metrics);
+
 }  // namespace mc::rpc

@@ -9,7 +9,7 @@
 namespace mc::rpc {
 namespace {
 
-constexpr size_t kCopied = 512;  // smaller frames are not counted: their number is bounded
+constexpr size_t kCopied = UnreadAnswers::kSmall;
 std::atomic<uint64_t> g_all{0};
 
 }  // namespace
@@ -37,11 +37,26 @@ UnreadAnswers::Bytes UnreadAnswers::of(const void* socket, std::string_view peer
   if (peers_.size() >= look_at_) forget_idle();
   Bytes& count = peers_[{socket, std::string(peer)}];
   if (count == nullptr) count = std::make_shared<std::atomic<uint64_t>>(0);
-  const uint64_t all = g_all + bytes;
-  if (all > kOfAllMax) return nullptr;
+  return may_have(*count, bytes) ? count : nullptr;
+}
+
+UnreadAnswers::Bytes UnreadAnswers::published(uint64_t bytes) {
+  static const auto* const all = new Bytes(std::make_shared<std::atomic<uint64_t>>(0));
+  return bytes <= kCopied || g_all + bytes <= kOfAllMax ? *all : nullptr;
+}
+
+bool UnreadAnswers::may_have(uint64_t unread, uint64_t more) {
+  const uint64_t all = g_all + more;
+  if (all > kOfAllMax) return false;
   // A peer that reads its answers has none, and may always have one.
-  const uint64_t limit = all > kOfAll ? std::max(kWhenFull, bytes) : kOfPeer;
-  return *count + bytes > limit ? nullptr : count;
+  const uint64_t limit = all > kOfAll ? std::max(kWhenFull, more) : kOfPeer;
+  return unread + more <= limit;
+}
+
+void UnreadAnswers::Counted::set(uint64_t bytes) {
+  if (bytes == bytes_) return;
+  g_all += bytes - bytes_;  // modulo 2^64, so that less is taken off
+  bytes_ = bytes;
 }
 
 int UnreadAnswers::send(void* socket, std::string_view frame, const Bytes& count) {

@@ -26,14 +26,35 @@ class UnreadAnswers {
   static constexpr uint64_t kOfAll = 256 * kMiB;  // then a peer may have kWhenFull, or one answer
   static constexpr uint64_t kWhenFull = 1 * kMiB;
   static constexpr uint64_t kOfAllMax = 1 * kGiB;  // then nobody gets more
+  static constexpr uint64_t kSmall = 512;  // up to this size their number is bounded instead
   static UnreadAnswers& of_process();
 
   using Bytes = std::shared_ptr<std::atomic<uint64_t>>;
   // The count of a socket's peer that may have so many bytes more; nullptr: it may not.
   Bytes of(const void* socket, std::string_view peer, uint64_t bytes);
+  // The count of what is published, which may have so many bytes more; nullptr: it may not. Bytes
+  // that several subscribers have not read count once.
+  Bytes published(uint64_t bytes);
   // Sends a last frame, and counts its bytes until ZeroMQ has no more use for them. Requires:
   // `count` came from of(). Returns: as zmq_send().
   static int send(void* socket, std::string_view frame, const Bytes& count);
+
+  // Of answers that wait elsewhere than in ZeroMQ: whether a peer with so many unread bytes may
+  // have more.
+  static bool may_have(uint64_t unread, uint64_t more);
+  // The unread bytes of such a peer, among those of all.
+  class Counted {
+   public:
+    Counted() = default;
+    Counted(Counted&& other) noexcept : bytes_(std::exchange(other.bytes_, 0)) {}
+    Counted& operator=(Counted&&) = delete;
+    ~Counted() { set(0); }
+    void set(uint64_t bytes);
+    uint64_t bytes() const { return bytes_; }
+
+   private:
+    uint64_t bytes_ = 0;
+  };
 
  private:
   struct Frame;

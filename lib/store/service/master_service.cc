@@ -1,5 +1,7 @@
 #include "store/service/master_service.h"
 
+#include <utility>
+
 #include "base/json.h"
 #include "base/log.h"
 #include "io/address.h"
@@ -46,6 +48,19 @@ Json state_json(const ClusterStat& s) {
 }
 
 constexpr const char* kEventTopic = "mc-store-events";
+
+// Events from `at` on, which it moves on, for a message of few bytes: what a slow subscriber has
+// not read is bounded by the number of messages.
+std::vector<Event> few_of(const std::vector<Event>& events, size_t& at) {
+  constexpr size_t kBytes = 8192, kNumbers = 64;  // of a message, and of an event beside its texts
+  std::vector<Event> few;
+  for (size_t bytes = 0; at < events.size() && bytes < kBytes; ++at) {
+    const Event& e = events[at];
+    bytes += e.key.size() + e.tenant.size() + e.nodes.size() + e.reason.size() + kNumbers;
+    few.push_back(e);
+  }
+  return few;
+}
 
 Result<> check_ha(const MasterServiceOptions& o) {
   if (o.leader_ttl < std::chrono::seconds(1) || o.leader_ttl > std::chrono::minutes(5))
@@ -131,14 +146,16 @@ void MasterService::publish() {
   constexpr size_t kMost = 1000;
   if (!events_ || events_->subscriptions() == 0) published_ = master_->events().next();
   while (published_ < master_->events().next()) {
-    Replayed message;
-    message.epoch = master_->epoch();
-    message.next = master_->events().next();
-    message.events = master_->events().since(published_, kMost, &message.gap);
-    if (message.events.empty()) return;
-    published_ = message.events.back().seq + 1;
-    const std::string body = wire::encode(message);
-    events_->send_to_all({kEventTopic, body});  // no subscriber, or too slow a one
+    bool gap = false;
+    const std::vector<Event> events = master_->events().since(published_, kMost, &gap);
+    if (events.empty()) return;
+    published_ = events.back().seq + 1;
+    for (size_t at = 0; at < events.size();) {
+      Replayed message{master_->epoch(), master_->events().next(), std::exchange(gap, false)};
+      message.events = few_of(events, at);
+      const std::string body = wire::encode(message);
+      events_->send_to_all({kEventTopic, body});  // no subscriber, or too slow a one
+    }
   }
 }
 

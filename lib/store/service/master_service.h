@@ -79,7 +79,7 @@ class MasterService {
   std::string leader() const;
   std::string standing_by() const;  // a text for people
   void arm();                       // after each message: sets the timer and schedules publishing
-  void publish();                   // sends new events as one message
+  void publish();                   // sends new events
   void subscribers();               // reads who came or went
   void page(const http::Exchange& exchange);
   void page_standing_by(const http::Exchange& exchange);

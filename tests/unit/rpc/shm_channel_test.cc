@@ -342,8 +342,9 @@ TEST_SUITE("shm_channel") {
     io::Loop loop(clock);
     const auto address = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics))->address();
     int heard = 0;
-    auto listener = std::move(*rpc::ShmListener::open(
-        loop, address, [&](uint64_t, const rpc::ShmChannel::Message&) { ++heard; }));
+    auto listener = std::move(
+        *rpc::ShmListener::open(loop, address, rpc::ended_connections(metrics),
+                                [&](uint64_t, const rpc::ShmChannel::Message&) { ++heard; }));
     const auto turns = [&](int n) {
       for (int i = 0; i < n; ++i) REQUIRE(loop.turn(0ns).has_value());
     };

@@ -1,6 +1,7 @@
 // Events as a subscriber gets them: numbered without gaps, and replayed when it missed some.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "rpc/client.h"
@@ -67,7 +68,7 @@ struct Pool {
 
 // The messages that come until `enough` says so, or for ten seconds.
 template <class F>
-std::vector<Event> events_until(rpc::Socket& socket, const F& enough) {
+std::vector<Event> events_until(rpc::Socket& socket, const F& enough, size_t* largest = nullptr) {
   std::vector<Event> all;
   for (int i = 0; i < 1000 && !enough(all); ++i) {
     if (!socket.wait_readable(10)) continue;
@@ -75,6 +76,7 @@ std::vector<Event> events_until(rpc::Socket& socket, const F& enough) {
     if (frames.empty()) continue;
     REQUIRE(frames.size() == 2);
     CHECK(frames[0] == "mc-store-events");
+    if (largest != nullptr) *largest = std::max(*largest, frames[1].size());
     const auto body = wire::decode<Replayed>(frames[1]);
     REQUIRE(body);
     CHECK(body->epoch >= 1'700'000'000);
@@ -131,6 +133,36 @@ TEST_CASE("a subscriber gets every event in order, and asks for those before it 
   CHECK_FALSE(rest->gap);
   REQUIRE(rest->events.size() == 1);
   CHECK(rest->events[0].key == "after");
+}
+
+// What a slow subscriber has not read is bounded by the number of messages.
+TEST_CASE("many events at once come in messages of few bytes") {
+  Pool p;
+  auto opened = rpc::Socket::connect(rpc::Socket::Kind::kSub, p.master->events());
+  REQUIRE(opened);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 50; ++i) keys.push_back(std::to_string(i) + std::string(1000, 'k'));
+  for (const std::string& key : keys) REQUIRE(p.put(key));
+  bool subscribed = false;
+  for (int i = 0; i < 200 && !subscribed; ++i) {
+    REQUIRE(p.put("x" + std::to_string(i)));
+    subscribed = opened->wait_readable(50);
+  }
+  REQUIRE(subscribed);
+  for (const auto& removed : p.client->remove(keys, true)) REQUIRE(removed);
+  size_t largest = 0, removals = 0;
+  const auto seen = events_until(
+      *opened,
+      [&](const auto& e) {
+        removals = static_cast<size_t>(std::count_if(e.begin(), e.end(), [](const Event& one) {
+          return one.kind == static_cast<uint8_t>(EventKind::kRemoved);
+        }));
+        return removals == keys.size();
+      },
+      &largest);
+  CHECK(removals == keys.size());
+  for (size_t i = 1; i < seen.size(); ++i) CHECK(seen[i].seq == seen[i - 1].seq + 1);
+  CHECK(largest < 12'000);
 }
 
 }  // namespace
