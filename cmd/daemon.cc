@@ -68,7 +68,7 @@ Result<> DaemonOptions::load() const {
   }
   (void)io::raise_open_files(kOpenFiles);
   leave_memory_out_of_dumps();
-  return rpc::load_cluster_key(cluster_key);
+  return configured(rpc::load_cluster_key(cluster_key));
 }
 
 Result<> DaemonOptions::ready(const Endpoints& me) const {

@@ -43,6 +43,15 @@ struct DaemonOptions {
   void stopping() const;                      // tells systemd and removes the announcement
 };
 
+// A file of the configuration that is not there, or that this process or others may not read, is a
+// wrong configuration (exit status 2): to start again would not help.
+template <class T>
+Result<T> configured(Result<T> opened) {
+  if (!opened && (opened.error().code == Code::kNotFound || opened.error().code == Code::kDenied))
+    opened.error().code = Code::kInvalid;
+  return opened;
+}
+
 // NAME=VALUE, as this process has it.
 std::vector<std::string> process_environment();
 

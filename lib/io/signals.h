@@ -13,7 +13,7 @@ namespace mc::io {
 class Signals {
  public:
   // Calls `stop(n)` for each SIGTERM or SIGINT; n counts them from 1. Calls `reread()` for each
-  // SIGHUP; without `reread` a SIGHUP ends the process. SIGPIPE is ignored.
+  // SIGHUP; without `reread` it is as SIGTERM, but where it was ignored. SIGPIPE is ignored.
   Signals(Loop& loop, std::function<void(int)> stop, std::function<void()> reread = nullptr);
   ~Signals();
   Signals(const Signals&) = delete;

@@ -65,11 +65,11 @@ for words in mc-master 'mc-store serve' mc-conductor mc-prefill mc-decode 'mc-xf
   says 'without --cluster-key'
 
   # The cluster key.
-  refused 1 "${daemon[@]}" "${free[@]}" --cluster-key "$T/open.key"
+  refused 2 "${daemon[@]}" "${free[@]}" --cluster-key "$T/open.key"
   says "$T/open.key may be read by others: chmod 600 it"
   refused 2 "${daemon[@]}" "${free[@]}" --cluster-key "$T/short.key"
   says "$T/short.key: cluster key of 4 bytes: want 16 or more"
-  refused 1 "${daemon[@]}" "${free[@]}" --cluster-key "$T/absent.key"
+  refused 2 "${daemon[@]}" "${free[@]}" --cluster-key "$T/absent.key"
   says "--cluster-key: open $T/absent.key: No such file or directory"
   # A pipe that is never written is waited for no longer than seconds.
   [ -p "$T/pipe" ] || (umask 077 && mkfifo "$T/pipe")
