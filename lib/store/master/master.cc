@@ -110,7 +110,8 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       events_(options.event_log),
       grants_(table_.slab(), options.put_discard),
       tier_(options.offload_queue.n),
-      tombstones_(options.tombstones) {
+      tombstones_(options.tombstones),
+      due_(table_.slab(), [this](Object& object, Time now) { offload_early(object, now); }) {
   tier_.on_offloaded([this](const std::string& name, Generation generation, bool stored, Time now) {
     offloaded(name, generation, stored, now);
   });
@@ -124,6 +125,10 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       },
       [this](const std::string& name, const DiskObjects::OnDisk& disk, Time when, bool with_node) {
         note_disk(name, disk, when, with_node ? kLostWithNode : "its disk has given it up");
+        if (!with_node) return;
+        const auto [tenant, key] = parts_of(name);
+        if (Object* object = find_complete(tenants_.find(tenant), key))
+          offload_early(*object, when, true);
       });
 }
 
@@ -344,6 +349,7 @@ void Master::erase(Object& object) {
     ++totals_.promotions_failed;
   }
   leases_.drop(object);
+  due_.set(object, false);
   if (!evicting_.victims.empty()) evicting_.end(disk_name(object.tenant, object.key()));
   if (object.extras) {
     const auto it = extras_.find(object.self);
@@ -469,13 +475,15 @@ void Master::tick(Time now) {
   constexpr size_t kAwaitedMax = 1024;  // when listings wait for that
   go_on_leaving(listing_.empty() ? kLeaveMax : kAwaitedMax);
   cool_down(now);
+  due_.step(now);
   finish(now);
 }
 
 Time Master::deadline() const {
   if (!listing_.empty() || !leaving_.empty() || tier_.objects().first_lost() || ahead_ > 0)
     return started_;
-  Time when = std::min({members_.deadline(), tier_.deadline(), grants_.deadline()});
+  Time when =
+      std::min({members_.deadline(), tier_.deadline(), grants_.deadline(), due_.deadline()});
   if (!quarantined_.empty()) when = std::min(when, quarantined_.begin()->first);
   if (!keeps_.empty()) when = std::min(when, keeps_.begin()->first);
   if (!parked_.puts.empty())

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "store/master/due_objects.h"
 #include "store/master/grants.h"
 #include "store/master/replica_checks.h"
 #include "store/metadata/disk_replica_index.h"
@@ -390,14 +391,13 @@ class Master {
   bool locate_on_disk(const std::optional<DiskObjects::OnDisk>& disk, Replicas& reply,
                       std::vector<const Member*>& named, Located& item);
   enum class Offload : uint8_t { kDrop, kStarted, kLater };
-  Offload offload(const Object& object, Time now);
+  Offload offload(Object& object, Time now);
   bool within_disk_quota(const Object& object, Time now);
   bool disks_behind(const Object& object) const;
-  void offload_early(const Object& object, Time now);
+  void offload_early(Object& object, Time now, bool failed = false);
   void offloaded(const std::string& name, Generation generation, bool stored, Time now);
   bool older_than_disk(const ObjectRecord& record, uint16_t tenant);
   void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
-  void stat_tier(ClusterStat& reply) const;
   void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant,
                     const DiskReplicaIndex::Gone& gone, Time now);
 
@@ -440,6 +440,7 @@ class Master {
   Tombstones tombstones_;
   Removals removals_;
   Evicting evicting_;
+  DueObjects due_;
   Totals totals_;
   Result<Replicas> located_;  // the last answers, kept for their memory
   PutStarted granted_;

@@ -374,7 +374,11 @@ ClusterStat Master::handle(const Stat& m, Time now) {
   reply.evicted_objects = totals_.evicted_objects;
   reply.evicted_bytes = totals_.evicted_bytes;
   reply.rebuilding = rebuild_.why(now);
-  stat_tier(reply);
+  reply.disk_objects = tier_.objects().size();
+  reply.disk_bytes = tier_.objects().bytes();
+  reply.offloading = tier_.offloading_bytes();
+  for (const DiskReplicaIndex::HolderStat& h : tier_.stat())
+    reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
   for (const auto& tenant : tenants_.all())
     reply.tenants.push_back(
         {tenant->name, tenant->objects, tenant->used, tenant->quota,

@@ -161,6 +161,7 @@ void Master::copied(uint64_t id, Time now) {
     if (const Member* source = members_.find_mount(task.source, task.source_mount))
       retire(*object, *source, now);
   note(EventKind::kMoved, *object, now, task.move ? "moved" : "copied");
+  offload_early(*object, now);  // a disk that drains may be the only one that has it
   end_task(id, task, {Code::kInternal, {}});
 }
 

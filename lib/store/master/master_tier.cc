@@ -140,6 +140,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
     if (node->returns) rebuild_.reported(m.node);
     if (!tier_.empty(m.node)) events_.joined(m.node, wall_ms(now));
     room_changed_ = true;
+    due_.open(now);
   }
   finish(now);
   return TierAck{epoch_, 0};
@@ -148,8 +149,10 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
 void Master::handle(const TierHeartbeat& m, Time now,
                     std::function<void(const Result<TierWork>&)> done) {
   const Member* node = members_.find(m.node, m.generation);
+  const bool took = tier_.ask(m.node, 1) != DiskReplicaIndex::Queued::kNo;
   if (node == nullptr || !node->mounted_as(m.listing.mount) || !tier_.beat(m, now, done))
     return done(TierWork{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, false});
+  if (!took && m.trouble.empty()) due_.open(now);  // it is well again
   finish(now);
 }
 
@@ -165,6 +168,8 @@ Result<TierAck> Master::handle(const TierReport& m, Time now) {
     if (const Object* object = find_complete(tenants_.find(tenant), key))
       check_replica(*object, m.node, {}, now);
   }
+  if (due_.waits_for(m.node) && tier_.ask(m.node, 1) == DiskReplicaIndex::Queued::kYes)
+    due_.open(now);
   finish(now);
   return TierAck{epoch_, 0};
 }
@@ -242,14 +247,6 @@ void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t 
   reply.items = std::move(merged);
 }
 
-void Master::stat_tier(ClusterStat& reply) const {
-  reply.disk_objects = tier_.objects().size();
-  reply.disk_bytes = tier_.objects().bytes();
-  reply.offloading = tier_.offloading_bytes();
-  for (const DiskReplicaIndex::HolderStat& h : tier_.stat())
-    reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
-}
-
 // Removes a prefix's objects that only disks hold, a bounded number per call.
 void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant,
                           const DiskReplicaIndex::Gone& gone_from, Time now) {
@@ -283,7 +280,7 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
 
 // Decides about an eviction victim: drop it (it is on a disk, or need not be), or keep it until it
 // is written.
-Master::Offload Master::offload(const Object& object, Time now) {
+Master::Offload Master::offload(Object& object, Time now) {
   if (options_.offload == "never" || (!tier_.any() && options_.on_slow_offload != "wait"))
     return Offload::kDrop;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return Offload::kDrop;
@@ -308,7 +305,10 @@ Master::Offload Master::offload(const Object& object, Time now) {
     started = queued == DiskReplicaIndex::Queued::kYes;
     full = full || queued == DiskReplicaIndex::Queued::kFull || r.node->tier;
   });
-  if (started) return Offload::kStarted;
+  if (started) {
+    due_.set(object, false);
+    return Offload::kStarted;
+  }
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
 }
 
@@ -364,18 +364,36 @@ bool Master::disks_behind(const Object& object) const {
   return full && !room;
 }
 
-// Offloads before eviction needs the memory.
-void Master::offload_early(const Object& object, Time now) {
-  if (options_.offload == "eager" ||
-      (options_.offload != "never" && object.cls == ObjectClass::kContext))
-    (void)offload(object, now);
+// Offloads before eviction needs the memory. If no disk takes the object now, or one failed to
+// write it or was lost with it, it is due.
+void Master::offload_early(Object& object, Time now, bool failed) {
+  const bool early = options_.offload == "eager" ||
+                     (options_.offload != "never" && object.cls == ObjectClass::kContext);
+  const bool owed = early && !stays_on_disk(object.tenant, object.key()) &&
+                    !tier_.offloading(disk_name(object.tenant, object.key()));
+  bool takes = false, may_take = false;
+  if (owed)
+    each_replica(object, [&](const Replica& r) {
+      if (r.node->draining || r.node->gone) return;
+      const NodeId& node = r.node->ref.name;
+      const DiskReplicaIndex::Queued queued = tier_.ask(node, object.bytes);
+      takes = takes || queued == DiskReplicaIndex::Queued::kYes;
+      if (queued == DiskReplicaIndex::Queued::kFull) due_.behind(node);
+      may_take = may_take || !r.node->ready || r.node->tier || tier_.number_of(node);
+    });
+  due_.set(object, may_take && (failed || !takes));
+  if (failed && object.due) due_.failed(now);
+  if (!failed && takes) (void)offload(object, now);
 }
 
 void Master::offloaded(const std::string& name, Generation generation, bool stored, Time now) {
-  if (!evicting_.end(name)) return;
+  const bool victim = evicting_.end(name);
+  if (!victim && stored) return;
   const auto [tenant, key] = parts_of(name);
   Object* object = find_complete(tenants_.find(tenant), key);
   if (object == nullptr) return;
+  if (!stored) offload_early(*object, now, true);
+  if (!victim) return;
   const bool same = stored && object->generation == generation;
   if (!same || !may_go(*object, {}, now)) return enqueue(*object);
   ++totals_.offloaded;

@@ -47,7 +47,8 @@ class Slab {
     return chunks_.empty();
   }
   size_t size() const { return size_; }
-  uint64_t bytes() const {  // of memory
+  size_t ids() const { return chunks_.size() * kChunkItems; }  // those in use are below
+  uint64_t bytes() const {                                     // of memory
     return chunks_.size() * kChunkItems * sizeof(T) + chunks_.capacity() * sizeof(chunks_[0]);
   }
 

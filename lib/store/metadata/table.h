@@ -46,7 +46,8 @@ struct Object {
   uint32_t hash = 0;
   uint16_t key_bytes = 0;
   uint16_t tenant = 0;
-  ObjectState state = ObjectState::kWriting;
+  ObjectState state : 2 = ObjectState::kWriting;
+  bool due : 1 = false;  // it is to be on a disk, and none took it
   ObjectClass cls = ObjectClass::kNormal;
   Pin pin = Pin::kNone;
   bool queued : 1 = false, leased : 1 = false, visited : 1 = false;

@@ -1,4 +1,6 @@
 // A full pool whose victims go to disks first (F4): what puts that wait for their memory do.
+#include <set>
+
 #include "tests/unit/store/fake_cluster.h"
 
 namespace mc::store {
@@ -6,19 +8,20 @@ namespace {
 namespace offload_test {
 
 struct Disk {  // of node "a", which has 8 pages; it writes nothing by itself
-  explicit Disk(MasterOptions options = {}, bool comes_late = false) : cluster(options) {
+  explicit Disk(MasterOptions options = {}, bool comes_late = false, int values = 8)
+      : cluster(options) {
     cluster.add("a", 8 * kPage, 7, true);
     if (!comes_late) comes();
-    for (int i = 0; i < 8; ++i) REQUIRE(cluster.put("k" + std::to_string(i), kPage) == kDone);
+    for (int i = 0; i < values; ++i) REQUIRE(cluster.put("k" + std::to_string(i), kPage) == kDone);
   }
-  void comes() {
-    REQUIRE(cluster.master->handle(TierMount{"a", Generation{7}, 1 * kGiB, true, true, {}, 0},
-                                   cluster.now));
+  void comes(std::vector<TierObject> lists = {}) {
+    REQUIRE(cluster.master->handle(
+        TierMount{"a", Generation{7}, 1 * kGiB, true, true, std::move(lists), 0}, cluster.now));
     beat();
   }
   void beat() {
-    cluster.master->handle(TierHeartbeat{"a", Generation{7}, taken, 60'000, 0, 0, ""}, cluster.now,
-                           [this](const Result<TierWork>& work) {
+    cluster.master->handle(TierHeartbeat{"a", Generation{7}, taken, 60'000, 0, 0, trouble},
+                           cluster.now, [this](const Result<TierWork>& work) {
                              REQUIRE(work);
                              answers.push_back(*work);
                            });
@@ -38,13 +41,25 @@ struct Disk {  // of node "a", which has 8 pages; it writes nothing by itself
     }
     return jobs;
   }
-  void stored(const TierJob& job) {
-    REQUIRE(cluster.master->handle(TierReport{"a",
-                                              Generation{7},
-                                              {{static_cast<uint8_t>(TierEvent::kStored), 0,
-                                                job.object.name, job.object.generation}}},
-                                   cluster.now));
+  void stored(const TierJob& job) { ended(job, TierEvent::kStored); }
+  void ended(const TierJob& job, TierEvent event, Code code = {}) {
+    REQUIRE(
+        cluster.master->handle(TierReport{"a",
+                                          Generation{7},
+                                          {{static_cast<uint8_t>(event), static_cast<uint8_t>(code),
+                                            job.object.name, job.object.generation}}},
+                               cluster.now));
     cluster.pump();
+  }
+  // The names of its jobs once time has gone on.
+  std::set<std::string> names_after(Duration wait) {
+    cluster.run_until(cluster.now + wait);
+    std::set<std::string> names;
+    for (const TierJob& job : take()) {
+      CHECK(job.kind == static_cast<uint8_t>(TierJobKind::kOffload));
+      CHECK(names.insert(job.object.name).second);  // ordered once
+    }
+    return names;
   }
   void put_start(const PutStart& m) {
     cluster.master->handle(m, cluster.now, [this](const Result<PutStarted>& r) {
@@ -58,6 +73,7 @@ struct Disk {  // of node "a", which has 8 pages; it writes nothing by itself
   FakeCluster cluster;
   std::vector<TierWork> answers;
   uint64_t taken = 0;
+  std::string trouble;
   bool hurried = false;
   std::optional<PutStarted> reply;
 };
@@ -271,6 +287,136 @@ TEST_CASE("F4: a tenant at its quota gets its room from the disk, or from what i
     REQUIRE(d.reply);
     CHECK(d.reply->items[0].outcome.ok());
   }
+}
+
+// ---- values that are to be on a disk at once, put while none takes them
+
+MasterOptions eager() {
+  MasterOptions o = plain();
+  o.offload = "eager";
+  return o;
+}
+const std::set<std::string> kAll = {"k0", "k1", "k2", "k3", "k4", "k5", "k6", "k7"};
+
+TEST_CASE("what was put before the node's disk was listed is written once it is") {
+  for (const char* mode : {"eager", "on-evict", "never"}) {
+    CAPTURE(mode);
+    MasterOptions o = eager();
+    o.offload = mode;
+    Disk d(o, true);
+    REQUIRE(d.cluster.remove("k7")->ok());
+    PutStart context;
+    context.cls = static_cast<uint8_t>(ObjectClass::kContext);
+    context.ttl_ms = 3'600'000;
+    REQUIRE(d.cluster.put(context, "c", kPage) == kDone);
+    REQUIRE(d.cluster.remove("k6")->ok());
+    d.comes();
+    std::set<std::string> owed = {"c"};
+    if (o.offload == "eager") owed = {"k0", "k1", "k2", "k3", "k4", "k5", "c"};
+    if (o.offload == "never") owed = {};
+    CHECK(d.names_after(0s) == owed);
+    CHECK(d.names_after(60s).empty());
+  }
+}
+
+TEST_CASE("what was put while the node's disk was in trouble is written once it is well again") {
+  Disk d(eager(), false, 4);
+  CHECK(d.take().size() == 4);
+  d.trouble = "full";
+  d.beat();
+  REQUIRE(d.cluster.put("new", kPage) == kDone);
+  CHECK(d.names_after(30s).empty());
+  d.trouble.clear();
+  d.beat();
+  CHECK(d.names_after(1s) == std::set<std::string>{"new"});
+}
+
+TEST_CASE("a master that was restarted orders what the disks do not list") {
+  Disk d(eager());
+  auto jobs = d.take();
+  REQUIRE(jobs.size() == 8);
+  for (const TierJob& job : jobs) d.stored(job);
+  const TierObject there = jobs[2].object;
+  d.answers.clear();
+  d.taken = 0;
+  d.cluster.restart_master(kEpoch + 100);
+  REQUIRE(d.in_memory() == 8);
+  d.cluster.run_until(d.cluster.now + 5s);
+  d.comes({there});
+  std::set<std::string> others = kAll;
+  others.erase(there.name);
+  CHECK(d.names_after(0s) == others);
+}
+
+TEST_CASE("what a disk that was behind did not take is written when it is so no more") {
+  MasterOptions o = eager();
+  o.offload_queue.n = 4 * kPage;
+  Disk d(o);
+  std::set<std::string> seen;
+  for (const size_t n : {4u, 4u}) {
+    d.cluster.run_until(d.cluster.now + 1s);
+    const auto jobs = d.take();
+    CHECK(jobs.size() == n);  // never more than the queue
+    for (const TierJob& job : jobs) {
+      seen.insert(job.object.name);
+      d.stored(job);
+    }
+  }
+  CHECK(seen == kAll);
+  CHECK(d.names_after(60s).empty());
+}
+
+TEST_CASE("a write that failed is ordered again later") {
+  Disk d(eager());
+  const auto jobs = d.take();
+  REQUIRE(jobs.size() == 8);
+  for (size_t i = 1; i < jobs.size(); ++i) d.stored(jobs[i]);
+  d.ended(jobs[0], TierEvent::kNotStored, Code::kStale);
+  CHECK(d.names_after(1s).empty());
+  CHECK(d.names_after(30s) == std::set<std::string>{jobs[0].object.name});
+}
+
+struct SecondDisk {  // of node "b"
+  explicit SecondDisk(FakeCluster& of) : cluster(of) { cluster.add("b", 8 * kPage, 7, true); }
+  void comes() {
+    REQUIRE(cluster.master->handle(TierMount{"b", Generation{7}, 1 * kGiB, true, true, {}, 0},
+                                   cluster.now));
+    cluster.master->handle(TierHeartbeat{"b", Generation{7}, 0, 600'000, 0, 0, ""}, cluster.now,
+                           [this](const Result<TierWork>& work) {
+                             for (const TierJob& job : work->jobs) names.push_back(job.object.name);
+                           });
+  }
+  FakeCluster& cluster;
+  std::vector<std::string> names;  // of its first jobs
+};
+
+TEST_CASE("of a value in two memories whose disk is lost the other node's disk gets a copy") {
+  Disk d(eager(), false, 0);
+  SecondDisk b(d.cluster);
+  REQUIRE(d.cluster.put("both", kPage, 1, 2) == kDone);
+  const std::vector<TierJob> jobs = d.take();
+  REQUIRE(jobs.size() == 1);
+  d.stored(jobs[0]);
+  b.comes();
+  d.cluster.run_until(d.cluster.now + 5s, "a");
+  CHECK(b.names.empty());  // a disk has it
+  d.cluster.run_until(d.cluster.now + 50s, "a");
+  REQUIRE(d.cluster.stat().nodes.size() == 1);
+  CHECK(b.names == std::vector<std::string>{"both"});
+}
+
+TEST_CASE("what moves off a draining node goes to the disk of its new node at once") {
+  Disk d(eager(), false, 1);
+  const std::vector<TierJob> jobs = d.take();
+  REQUIRE(jobs.size() == 1);
+  d.stored(jobs[0]);
+  SecondDisk b(d.cluster);
+  b.comes();
+  REQUIRE(d.cluster.master->handle(Drain{"a", static_cast<uint8_t>(DrainAction::kStart)},
+                                   d.cluster.now));
+  d.cluster.pump();
+  d.cluster.run_until(d.cluster.now + 1s);
+  CHECK(b.names == std::vector<std::string>{"k0"});
 }
 
 }  // namespace offload_test
