@@ -52,6 +52,16 @@ std::string linked_file(std::string path) {
   return path;
 }
 
+// The standard stream of this process that writes to that file; -1: none does.
+int stream_to(const struct stat& file) {
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
+    struct stat info {};
+    if (::fstat(fd, &info) == 0 && info.st_dev == file.st_dev && info.st_ino == file.st_ino)
+      return fd;
+  }
+  return -1;
+}
+
 }  // namespace
 
 Result<OutputFile> OutputFile::beside(const std::string& path, unsigned mode) {
@@ -69,6 +79,12 @@ Result<OutputFile> OutputFile::open(const std::string& path) {
   if (::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
     return beside(linked_file(path), 0644);
   if (S_ISREG(info.st_mode)) {
+    if (const int stream = stream_to(info); stream >= 0) {  // another file would have its name
+      std::fflush(stdout);
+      Fd same(::fcntl(stream, F_DUPFD_CLOEXEC, 0));
+      if (!same) return fail_errno("open %s", path.c_str());
+      return OutputFile(std::move(same), path, "");
+    }
     MC_TRY(OutputFile file, beside(linked_file(path), info.st_mode & 0777));
     (void)::fchmod(file.fd_.get(), info.st_mode & 0777);  // whatever the umask
     return file;

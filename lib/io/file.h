@@ -24,7 +24,8 @@ Result<> write_output(const std::string& path, std::string_view content);
 
 // A file that a user names, written in parts: it becomes what was written when it is finished, and
 // stays as it was until then, and without that. It keeps its mode. Of a link the file is written
-// that it leads to; what is there and no file (/dev/null, a pipe) is written to as it is.
+// that it leads to; what is there and no file (/dev/null, a pipe) is written to as it is, and so is
+// the file that stdout or stderr was sent to (/dev/stdout), behind what is in it.
 class OutputFile {
  public:
   // Errors: kUnavailable for a pipe that nobody reads.

@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 
 #include "base/log.h"
+#include "io/thread.h"
 #include "rpc/client.h"
 
 namespace mc::xfer {
@@ -75,29 +76,33 @@ Notifier::~Notifier() { stop(); }
 
 void Notifier::send(const std::string& control, Notify message, Duration budget, Done done) {
   uint64_t id = 0;
-  Done refused;
+  Result<> started;
   {
     Lock lock(mutex_);
-    if (stopping_) {
-      refused = std::move(done);
-    } else {
+    started = start();
+    if (started) {
       id = next_id_++;
       waiting_.emplace(id, std::move(done));
-      if (!thread_.joinable())
-        thread_ = std::thread([this] {
-          if (auto ran = loop_.run(); !ran) log_error("xfer", "%s", ran.error().what.c_str());
-          clients_.clear();
-        });
     }
   }
-  if (refused) {
-    refused(fail(Code::kUnavailable, "shutting down"));
+  if (!started) {
+    done(started);
     return;
   }
   const bool posted = loop_.post([this, id, control, budget, message = std::move(message)] {
     call(id, control, message, budget);
   });
   if (!posted) finish(id, fail(Code::kBusy, "too many notifications are under way"));
+}
+
+Result<> Notifier::start() {
+  if (stopping_) return fail(Code::kUnavailable, "shutting down");
+  if (thread_.joinable()) return {};
+  MC_TRY(thread_, io::start_thread([this] {
+           if (auto ran = loop_.run(); !ran) log_error("xfer", "%s", ran.error().what.c_str());
+           clients_.clear();
+         }));
+  return {};
 }
 
 void Notifier::call(uint64_t id, const std::string& control, const Notify& message,

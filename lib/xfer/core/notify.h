@@ -69,6 +69,7 @@ class Notifier {
   void call(uint64_t id, const std::string& control, const Notify& message, Duration budget);
   Result<rpc::Client*> client(const std::string& control);
   void finish(uint64_t id, const Result<>& outcome);
+  Result<> start() MC_REQUIRES(mutex_);
 
   io::Loop loop_;
   std::map<std::string, std::unique_ptr<rpc::Client>> clients_;  // of the loop's thread

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "io/thread.h"
 #include "rpc/client.h"
 
 namespace mc::xfer {
@@ -30,20 +31,27 @@ void DescriptorRefresher::wait(SegmentHandle segment, const std::string& control
   std::optional<Waiting> late;  // nothing is fetched any more
   {
     Lock lock(mutex_);
-    if (stopping_ || broken_) {
+    const Result<> started = stopping_ ? Result<>{} : start();
+    if (stopping_ || !started) {
       late = std::move(waiting);
-      if (broken_) late->why = *broken_;
+      if (!started) late->why = started.error();
     } else {
       Segment& s = segments_[segment];
       first = s.waiting.empty() && !s.fetching;
       if (!control.empty()) s.control = control;
       s.waiting.push_back(std::move(waiting));
-      if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
     }
   }
   if (late && late->slice) return hooks_.give_up(std::move(late->slice), late->why);
   if (!first || loop_.post([this, segment] { begin(segment); })) return;
   fetched(segment, fail(Code::kBusy, "too many descriptors are fetched"));
+}
+
+Result<> DescriptorRefresher::start() {
+  if (broken_) return fail(*broken_);
+  if (thread_.joinable()) return {};
+  MC_TRY(thread_, io::start_thread([this] { run(); }));
+  return {};
 }
 
 void DescriptorRefresher::run() {

@@ -53,6 +53,7 @@ class DescriptorRefresher {
     bool fetching = false;
     std::string control;  // where to fetch; empty: no fetch is needed
   };
+  Result<> start() MC_REQUIRES(mutex_);
   void run();
   void begin(SegmentHandle segment);
   void fetch(SegmentHandle segment, const std::string& control);

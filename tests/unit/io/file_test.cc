@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <string>
 
 using namespace mc;
@@ -36,6 +37,21 @@ TEST_CASE("an output that a user names replaces no device and no pipe, and follo
   CHECK(io::write_output("/dev/null", "gone\n"));
   REQUIRE(::lstat("/dev/null", &info) == 0);
   CHECK(S_ISCHR(info.st_mode));
+
+  // Stdout was sent to the file, and is named as an output too.
+  const int own = ::dup(STDOUT_FILENO);
+  std::fflush(stdout);
+  const int sent = ::open(file.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  REQUIRE(::dup2(sent, STDOUT_FILENO) == STDOUT_FILENO);
+  std::printf("first\n");
+  const Result<> written = io::write_output("/dev/stdout", "then\n");
+  std::printf("last\n");
+  std::fflush(stdout);
+  ::dup2(own, STDOUT_FILENO);
+  ::close(own);
+  ::close(sent);
+  CHECK(written);
+  CHECK(io::read_file(file).value() == "first\nthen\nlast\n");
   for (const std::string& path : {file, link, pipe}) ::unlink(path.c_str());
 }
 

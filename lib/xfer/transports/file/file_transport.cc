@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "io/thread.h"
 
 namespace mc::xfer {
 namespace {
@@ -138,20 +139,24 @@ void FileTransport::submit(SlicePtr slice) {
 void FileTransport::submit_awaited(std::span<SlicePtr> slices, Time) { enqueue(slices); }
 
 void FileTransport::enqueue(std::span<SlicePtr> slices) {
+  Result<> started;
   {
     Lock lock(mutex_);
-    if (!stopping_) {
+    started = start();
+    if (started) {
       for (SlicePtr& slice : slices) queue_.push_back(std::move(slice));
-      if (!started_) {
-        started_ = true;
-        worker_ = std::thread([this] { work(); });
-      }
       if (sleeper_ != nullptr) std::exchange(sleeper_, nullptr)->wake();
       return;
     }
   }
-  for (SlicePtr& slice : slices)
-    sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
+  for (SlicePtr& slice : slices) sink_.finished(std::move(slice), started);
+}
+
+Result<> FileTransport::start() {
+  if (stopping_) return fail(Code::kUnavailable, "shutting down");
+  if (worker_.joinable()) return {};
+  MC_TRY(worker_, io::start_thread([this] { work(); }));
+  return {};
 }
 
 void FileTransport::move_now(SlicePtr slice) {

@@ -59,6 +59,7 @@ class FileTransport final : public Transport {
   Result<> still_offered(const Slice& slice, const Target& target) const;
   void move_now(SlicePtr slice);
   void enqueue(std::span<SlicePtr> slices);
+  Result<> start() MC_REQUIRES(mutex_);
   void work();
   bool take(std::vector<Job>& jobs, std::vector<size_t>& idle, std::deque<size_t>& ready);
   void feed(FileQueue& queue, std::vector<Job>& jobs, std::deque<size_t>& ready);
@@ -73,7 +74,6 @@ class FileTransport final : public Transport {
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::deque<SlicePtr> queue_ MC_GUARDED_BY(mutex_);
   FileQueue* sleeper_ MC_GUARDED_BY(mutex_) = nullptr;  // the worker's, while it may be asleep
-  bool started_ MC_GUARDED_BY(mutex_) = false;
   std::thread worker_;
   mutable Mutex attached_mutex_;
   std::map<Key, Attached> attached_ MC_GUARDED_BY(attached_mutex_);

@@ -58,8 +58,13 @@ LocalTransport::LocalTransport(Sink& sink, const Registry& registry, const Clock
       clock_(clock),
       config_(config),
       rule_{.copies = MachineCopies(config_.copies_file, host_id(), measure_copies)} {
-  for (uint32_t i = 0; i < std::max(1u, config_.workers); ++i)
-    threads_.emplace_back([this] { run(); });
+  try {
+    for (uint32_t i = 0; i < std::max(1u, config_.workers); ++i)
+      threads_.emplace_back([this] { run(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 void LocalTransport::stop() {

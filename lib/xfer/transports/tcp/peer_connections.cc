@@ -4,6 +4,9 @@
 #include <array>
 #include <span>
 
+#include "base/log.h"
+#include "io/thread.h"
+
 namespace mc::xfer::tcp {
 namespace {
 
@@ -34,17 +37,37 @@ TcpTransport::PeerConnections::PeerConnections(PeerPtr peer, std::vector<Address
       queue_(sink, clock, queue_config(config, *peer_), peer_) {
   for (const AddressPair& route : routes_)
     queue_.add_rail(route.info, [this](const AttemptPtr& a) { cancel_attempt(a); });
-  Lock lock(mutex_);
-  for (RailIndex r = 0; r < routes_.size(); ++r)
-    for (uint32_t i = 0; routes_[r].info.mapped && i < std::max(1u, config.connections); ++i)
-      add_connection(r, i == 0 && config.connections > 1);
 }
 
-void TcpTransport::PeerConnections::add_connection(RailIndex rail, bool reserved) {
-  connections_.push_back(
-      std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout));
-  connections_.back()->reserved = reserved;
-  threads_.emplace_back([this, c = connections_.back().get()] { run(*c); });
+Result<> TcpTransport::PeerConnections::add_connections(bool mapped) {
+  Lock lock(mutex_);
+  if (draining_) return {};
+  const uint32_t each = mapped ? std::max(1u, config_.connections) : 1;
+  size_t spares = 0;
+  for (RailIndex r = 0; r < routes_.size(); ++r) {
+    if (routes_[r].info.mapped != mapped) continue;
+    if (!mapped && spares++ == kSparesMax) break;
+    MC_TRY_(add_connection(r, each > 1));
+    for (uint32_t i = 1; i < each; ++i)
+      if (auto added = add_connection(r, false); !added) {
+        log_warn("xfer", "%u of %u connections to %s: %s", i, each, peer_->descriptor.node.c_str(),
+                 added.error().what.c_str());
+        break;
+      }
+  }
+  return {};
+}
+
+Result<> TcpTransport::PeerConnections::add_connection(RailIndex rail, bool reserved) {
+  auto made =
+      std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout);
+  made->reserved = reserved;
+  connections_.reserve(connections_.size() + 1);
+  threads_.reserve(threads_.size() + 1);
+  MC_TRY(auto thread, io::start_thread([this, c = made.get()] { run(*c); }));
+  connections_.push_back(std::move(made));
+  threads_.push_back(std::move(thread));
+  return {};
 }
 
 TcpTransport::PeerConnections::~PeerConnections() {
@@ -423,12 +446,14 @@ std::vector<RailIndex> TcpTransport::PeerConnections::tick() {
   bool all_good = true;
   const auto rails = queue_.view();
   for (const RailView& v : rails) all_good = all_good && (!v.info.mapped || v.errors == 0);
-  Lock lock(mutex_);
-  if (all_good || spares_ || draining_) return to_ping;
-  spares_ = true;  // a rail of the map failed: those outside of it may be needed
-  size_t spares = 0;
-  for (RailIndex r = 0; r < rails.size(); ++r)
-    if (!rails[r].info.mapped && spares++ < kSparesMax) add_connection(r, false);
+  {
+    Lock lock(mutex_);
+    if (all_good || spares_) return to_ping;
+    spares_ = true;  // a rail of the map failed: those outside of it may be needed
+  }
+  if (auto added = add_connections(false); !added)
+    log_warn("xfer", "rails outside the map to %s: %s", peer_->descriptor.node.c_str(),
+             added.error().what.c_str());
   return to_ping;
 }
 

@@ -29,6 +29,9 @@ class TcpTransport::PeerConnections {
  public:
   PeerConnections(PeerPtr peer, std::vector<AddressPair> routes, Sink& sink, const Clock& clock,
                   const Config& config, EndpointPool& pool);
+  // Makes the connections of the rails of the map, or of those outside of it; each has a thread.
+  // Errors: kUnavailable, when a rail gets no thread at all.
+  Result<> add_connections(bool mapped) MC_EXCLUDES(mutex_);
   // Joins. What is in flight fails, unless the peer was merely replaced: then it is answered first,
   // so that no write is sent again while its first attempt is still under way.
   ~PeerConnections();
@@ -86,7 +89,7 @@ class TcpTransport::PeerConnections {
   static constexpr uint64_t kShort = 64u << 10;      // worth looking again before sleeping
   static constexpr Duration kFresh = std::chrono::milliseconds(1);
 
-  void add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
+  Result<> add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
   Connection* borrow(bool connects);
   bool carry_borrowed(Connection& c, Time awaited);
   void give_back(Connection& c);

@@ -17,8 +17,13 @@ TcpTransport::TcpTransport(Sink& sink, const Clock& clock, Config config)
       clock_(clock),
       config_(std::move(config)),
       pool_(std::make_unique<EndpointPool>(config_.endpoints)) {
-  timer_ = std::thread([this] { keep_time(); });
-  pinger_ = std::thread([this] { keep_pinging(); });
+  try {
+    timer_ = std::thread([this] { keep_time(); });
+    pinger_ = std::thread([this] { keep_pinging(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 TcpTransport::~TcpTransport() { stop(); }
@@ -41,6 +46,11 @@ Result<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::connections
     }
     known =
         std::make_shared<PeerConnections>(peer, std::move(*routes), sink_, clock_, config_, *pool_);
+    if (auto added = known->add_connections(true); !added) {
+      by_peer_.erase(peer.get());  // joins the threads of the rails that have some
+      return fail(Code::kUnavailable, "connect to %s: %s", peer->descriptor.node.c_str(),
+                  added.error().what.c_str());
+    }
   }
   return known;
 }
