@@ -113,6 +113,17 @@ Cost::PoolTokens pool_places(const Candidate& c, const View& view, const Ask& as
   return tokens;
 }
 
+// How many transfers of its own the holder has on the link that a fetch takes its bytes from. It
+// sends as much as it computes. A link that is used to the share u has u / (1 - u) transfers at a
+// time (M/G/1 with processor sharing), and all there are where the holder computes faster than it
+// sends. Each of them gets as much of the link as the fetch.
+double sent_meanwhile(uint64_t requests, const Asked& asked) {
+  const double sent = asked.cost.fetch_ms(asked.ask.tokens);
+  const double computed = asked.cost.prefill_ms(asked.ask.tokens, 0);
+  const auto all = static_cast<double>(requests);
+  return sent < computed ? std::min(all, sent / (computed - sent)) : all;
+}
+
 // A fetch of blocks as they appear ends with that of the last chunk.
 double appears_ms(const PrefillView& holder, uint64_t tokens, double factor, const Cost& cost) {
   const uint64_t chunk = holder.pipeline.chunk_tokens;
@@ -140,7 +151,9 @@ Candidate estimate(const PrefillView& node, const Fetchable& others, const Asked
                static_cast<double>(c.local_tokens) * options.balancing_threshold;
   };
   if (worth(others.now)) {
-    const double fetch = node.fetch_congestion * cost.fetch_ms(others.now - c.local_tokens);
+    const double alone = cost.fetch_ms(others.now - c.local_tokens);
+    const double sending = sent_meanwhile(asked.view.holder_requests, asked);
+    const double fetch = std::max(node.fetch_congestion, 1 + sending) * alone;
     if (const Reuse longer = go_on(node, others.now, asked); fetch + longer.ms() < r.ms()) {
       r = longer;
       c.peer_tokens = others.now - c.local_tokens;
@@ -149,9 +162,10 @@ Candidate estimate(const PrefillView& node, const Fetchable& others, const Asked
   }
   if (others.coming > others.now && others.from != &node && worth(others.coming)) {
     const uint64_t tokens = others.coming - c.local_tokens;
-    const double fetch = node.fetch_congestion * cost.fetch_ms(tokens);
-    const double wait =
-        std::max(c.wait_ms, appears_ms(*others.from, tokens, node.fetch_congestion, cost));
+    const double factor =
+        std::max(node.fetch_congestion, 1 + sent_meanwhile(others.from->requests, asked));
+    const double fetch = factor * cost.fetch_ms(tokens);
+    const double wait = std::max(c.wait_ms, appears_ms(*others.from, tokens, factor, cost));
     const Reuse longer = go_on(node, others.coming, asked);
     const double again = kAgain * (r.prefill_ms - longer.prefill_ms);
     if (std::max({c.queue_ms, fetch, wait}) + longer.ms() < start_ms() + r.ms() + again) {

@@ -90,6 +90,8 @@ struct View {
   std::vector<PrefillView> prefill;
   std::vector<DecodeView> decode;
   PoolMatch pool{};  // what the pool has of the prompt
+  // There now, on the least busy node of those that hold the most of the prompt.
+  uint64_t holder_requests = 0;
 };
 
 struct Ask {

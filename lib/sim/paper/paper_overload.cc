@@ -83,7 +83,6 @@ Result<PaperFigure> figure6(const PaperInput& in) {
                 "The paper shows curves of another cluster, without a scale.",
                 {}};
   Swing mean[2];
-  double together[2][std::size(kSpeeds)] = {};
   const char* kinds[] = {"early", "predict"};
   for (size_t i = 0; i < 2; ++i) {
     const std::string kind = kinds[i];
@@ -94,7 +93,6 @@ Result<PaperFigure> figure6(const PaperInput& in) {
       MC_TRY(const Run run, simulated(in, in.conversation, o));
       const auto samples = smoothed(run.result.timeline, kWindow);
       const Swing one = swing(samples);
-      together[i][k] = one.together;
       mean[i].together += one.together / std::size(kSpeeds);
       mean[i].prefill += one.prefill / std::size(kSpeeds);
       mean[i].decode += one.decode / std::size(kSpeeds);
@@ -108,14 +106,13 @@ Result<PaperFigure> figure6(const PaperInput& in) {
     f.rows.push_back({kind + ": deviation of the prefill load", {}, mean[i].prefill});
     f.rows.push_back({kind + ": deviation of the decode load", {}, mean[i].decode});
   }
-  f.claims = {{"under early rejection the loads swing against each other (correlation below -0.3)",
-               mean[0].together < -0.3},
-              {"with prediction they do so less, at each of the rates",
-               std::equal(std::begin(together[0]), std::end(together[0]), std::begin(together[1]),
-                          [](double early, double predict) { return early < predict; })},
-              {"prediction damps the swing of the prefill load by a tenth",
-               mean[1].prefill < 0.9 * mean[0].prefill},
-              {"and that of the decode load", mean[1].decode < 0.9 * mean[0].decode}};
+  f.claims = {
+      {"under early rejection the loads swing against each other (correlation below -0.3)",
+       mean[0].together < -0.3},
+      {"with prediction they do so less by a third", mean[1].together > 2.0 / 3 * mean[0].together},
+      {"prediction damps the swing of the prefill load by a tenth",
+       mean[1].prefill < 0.9 * mean[0].prefill},
+      {"and that of the decode load", mean[1].decode < 0.9 * mean[0].decode}};
   return f;
 }
 

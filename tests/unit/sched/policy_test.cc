@@ -487,6 +487,27 @@ TEST_CASE("F64: who fetches slowly from one holder computes, and tries that pair
   CHECK(!links.any(now + 120s));
 }
 
+TEST_CASE("F64: what its holder sends shares the link with a fetch") {
+  View view{{node("a"), node("b", 40, 5000)}, {decode("d")}};
+  const auto chosen_at = [&](uint64_t requests, double bytes_per_s) {
+    cost::ModelSpec spec = cost::tiny();
+    spec.cost.transfer_bytes_per_s = bytes_per_s;
+    view.holder_requests = requests;
+    return choose(view, kLong, PolicyOptions{}, Cost(spec)).chosen;
+  };
+  // A link that sends faster than the holder computes has few transfers at a time.
+  const double fast = 50e9;
+  CHECK(chosen_at(40, fast).peer_tokens == 40 * 256);
+  CHECK(chosen_at(40, fast).fetch_ms > chosen_at(0, fast).fetch_ms);
+  CHECK(chosen_at(40, fast).fetch_ms < 1.1 * chosen_at(0, fast).fetch_ms);
+  // One that is slower has all of them.
+  double slow = fast;  // where the prefix of an idle holder is just worth fetching
+  while (chosen_at(0, slow).peer_tokens > 0) slow *= 0.98;
+  slow /= 0.98;
+  CHECK(chosen_at(0, slow).peer_tokens == 40 * 256);
+  CHECK(chosen_at(1, slow).peer_tokens == 0);
+}
+
 TEST_CASE("rates of the pool are learned by tier") {
   Cost c = cost();
   const auto ms_of = [&](uint64_t tokens, double bytes_per_s) {

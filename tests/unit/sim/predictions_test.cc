@@ -60,13 +60,12 @@ double mean_ttft_ms(const std::vector<trace::RequestResult>& requests) {
 
 }  // namespace
 
-// At 40 Gbit/s it costs 4.8 % on these traces. At 25 it costs more than is promised
-// (docs/results.md), so that is not here.
 TEST_CASE("F64: fetching costs little where the network is slow, and gains where it is not") {
   struct Network {
     double gbps, most;  // most: of the TTFT without fetches
   };
-  for (const Network& n : {Network{40, 1.05}, Network{100, 1}, Network{400, 0.95}}) {
+  for (const Network& n :
+       {Network{25, 1.03}, Network{40, 1.03}, Network{100, 1}, Network{400, 0.95}}) {
     CAPTURE(n.gbps);
     double fetching = 0, without = 0;
     for (uint64_t seed = 1; seed <= fewer(3); ++seed) {
