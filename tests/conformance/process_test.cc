@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 
@@ -55,6 +58,43 @@ TEST_SUITE("xfer/processes") {
         CHECK(digest(got) == digest(want));
       }
     }
+  }
+
+  TEST_CASE("memory of a process that ended is mapped no more once another one comes") {
+    const auto mapped = [] {  // shared memory, by its address
+      std::set<std::string> all;
+      std::istringstream lines(io::read_file("/proc/self/maps").value_or(""));
+      for (std::string line; std::getline(lines, line);)
+        if (line.find("memfd:") != std::string::npos) all.insert(line);
+      return all;
+    };
+    auto engine = make_engine("parent", {"shm"});
+    std::vector<std::byte> got(3 * kMiB);
+    const std::set<std::string> before = mapped();
+    std::set<std::string> ended;
+    {
+      Child child({.transports = {"shm"}, .bytes = 3 * kMiB});
+      auto segment = engine->open_segment(child.segment);
+      REQUIRE(segment);
+      REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s));
+      for (const std::string& line : mapped())
+        if (!before.contains(line)) ended.insert(line);
+      REQUIRE(!ended.empty());
+      child.kill();
+    }
+    Child other({.transports = {"shm"}, .bytes = 3 * kMiB});
+    other.segment.node = "other";
+    auto segment = engine->open_segment(other.segment);
+    REQUIRE(segment);
+    REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s));
+    const auto left = [&] {
+      const std::set<std::string> now = mapped();
+      return std::ranges::any_of(ended, [&](const auto& line) { return now.contains(line); });
+    };
+    const SteadyClock clock;
+    for (const Time end = clock.now() + 60s; left() && clock.now() < end;)
+      std::this_thread::yield();
+    CHECK(!left());
   }
 
   TEST_CASE("other processes of the user may attach only to those that allow shm") {  // (F125)

@@ -392,3 +392,15 @@ def test_each_call_ends_within_its_own_timeout():
         finally:
             os.kill(c.pid('master'), signal.SIGCONT)
         assert s.get('k') == b'value'
+
+
+def test_texts_with_a_nul_mean_nothing_else(cluster, store):
+    for options in ({'tenant': 'a\0b'}, {'name': 'c\0d'}):
+        with pytest.raises(mc.Invalid, match='NUL'):
+            mc.Store(cluster.master, **options)
+    with pytest.raises(mc.Invalid, match='NUL'):
+        mc.Store(cluster.master + '\0')
+    for options in ({'group': 'g\0'}, {'tenant': '\0'}, {'prefer': 's0\0'}):
+        with pytest.raises(mc.Invalid, match='NUL'):
+            store.put('nul', b'x', mc.PutOptions(**options))
+    assert not store.exists('nul')

@@ -6,6 +6,7 @@ from ctypes import byref, c_void_p
 from typing import Any, Iterator, Mapping
 
 from ._abi import lib
+from .errors import Invalid
 
 DURATIONS = frozenset(('timeout', 'put-wait', 'peer-timeout', 'ttl'))  # numbers are seconds
 
@@ -19,6 +20,13 @@ def text(name: str, value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ','.join(map(str, value))
     return str(value)
+
+
+def c_text(text: str) -> bytes:
+    """A text as C has it: it would end at a NUL, and mean something else."""
+    if '\0' in text:
+        raise Invalid(f'{text[:100]!r} has a NUL in it')
+    return text.encode()
 
 
 def milliseconds(seconds: float) -> int:
@@ -35,7 +43,7 @@ def given(options: Mapping[str, Any]) -> Iterator[int]:
         for name, value in options.items():
             if value is not None:
                 name = name.replace('_', '-')
-                lib.mc_options_set(out, name.encode(), text(name, value).encode())
+                lib.mc_options_set(out, c_text(name), c_text(text(name, value)))
         assert out.value is not None
         yield out.value
     finally:

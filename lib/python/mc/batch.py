@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ._abi import lib, mc_status
 from ._handle import Handle, close_with
-from ._options import milliseconds
+from ._options import c_text, milliseconds
 from ._requests import READ, WRITE, Numbers, Requests
 from .buffers import OwnMemory, span
 from .errors import CODES, Code, Invalid
@@ -138,7 +138,7 @@ class Batch(_Collects):
             if not self._ready:
                 raise ValueError('no requests that this notice would come behind')
             lib.mc_batch_submit_notify(self.engine._handle.pointer, batch, self._ready.address,
-                                       len(self._ready), name.encode(), data, len(data))
+                                       len(self._ready), c_text(name), data, len(data))
             self._count += len(self._ready.segments)
             self._ready.clear()
 

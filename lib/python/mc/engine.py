@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Optional
 
 from ._abi import CONSTANTS, lib, mc_device, mc_each_notice
 from ._handle import Handle, close_with
-from ._options import given, milliseconds
+from ._options import c_text, given, milliseconds
 from ._requests import READ, WRITE, words_of
 from .batch import SECONDS, Batch, Prepared, Priority, State, Status
 from .buffers import OwnMemory, Span, device_span, span
@@ -146,7 +146,7 @@ def allocate(handle: Handle, size: int, writable: bool, location: str = 'cpu') -
         if location == 'cpu':
             lib.mc_memory_allocate(engine, size, flags, byref(out))
         else:
-            lib.mc_memory_allocate_at(engine, size, location.encode(), flags, byref(out))
+            lib.mc_memory_allocate_at(engine, size, c_text(location), flags, byref(out))
     assert out.value is not None
     return Memory(handle, out.value, location=location)
 
@@ -190,7 +190,7 @@ class Peer:
     def notify(self, name: str, data: bytes = b'', timeout: float = 3.0) -> None:
         """Sends a notice, which the peer's `notices` tells."""
         with self.engine._handle as engine:
-            lib.mc_notify(engine, self.segment, name.encode(), data, len(data),
+            lib.mc_notify(engine, self.segment, c_text(name), data, len(data),
                           milliseconds(timeout))
 
     def close(self) -> None:
@@ -210,7 +210,7 @@ class Engine:
     def __init__(self, name: str, *, listen: Optional[str] = None, **options: Any) -> None:
         out = c_void_p()
         with given({'listen': listen, **options}) as chosen:
-            lib.mc_engine_open(name.encode(), chosen, byref(out))
+            lib.mc_engine_open(c_text(name), chosen, byref(out))
         assert out.value is not None
         self._begin(Handle(f'engine {name}', out.value, lib.mc_engine_close))
         close_with(self, self._handle)
@@ -244,7 +244,7 @@ class Engine:
         out = c_void_p()
         with self._handle as engine:
             lib.mc_memory_register(engine, found.address, found.bytes,
-                                   location.encode() if location else None,
+                                   c_text(location) if location else None,
                                    _WRITABLE if writable else 0, byref(out))
         assert out.value is not None
         return Memory(self._handle, out.value, found, location or 'cpu')
@@ -254,7 +254,7 @@ class Engine:
         made longer. Its bytes are read and written by transfers only."""
         out = c_void_p()
         with self._handle as engine:
-            lib.mc_memory_register_file(engine, path.encode(), size,
+            lib.mc_memory_register_file(engine, c_text(path), size,
                                         _WRITABLE if writable else 0, byref(out))
         assert out.value is not None
         return Memory(self._handle, out.value, location='file')
@@ -280,7 +280,7 @@ class Engine:
         """The segment of the process whose engine has this address."""
         out = c_uint32()
         with self._handle as engine:
-            lib.mc_segment_open(engine, address.encode(), milliseconds(timeout), byref(out))
+            lib.mc_segment_open(engine, c_text(address), milliseconds(timeout), byref(out))
         return Peer(self, address, out.value)
 
     def notices(self, most: int = 1024) -> list[Notice]:

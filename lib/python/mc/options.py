@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Optional, Sequence, Union
 
 from ._abi import CONSTANTS, mc_put_options
+from ._options import c_text
 
 _CLASSES = {'': 0, 'normal': CONSTANTS['MC_CLASS_NORMAL'],
             'ephemeral': CONSTANTS['MC_CLASS_EPHEMERAL'], 'context': CONSTANTS['MC_CLASS_CONTEXT']}
@@ -69,7 +70,7 @@ def _ttl(seconds: float) -> int:
 
 
 def _text(value: Optional[str]) -> Optional[bytes]:
-    return None if value is None else value.encode()
+    return None if value is None else c_text(value)
 
 
 def native(options: Optional[PutOptions]) -> Optional[mc_put_options]:

@@ -27,7 +27,7 @@ from ._abi import CONSTANTS, lib, mc_each, mc_key, mc_lend_options, mc_place
 from ._calls import Call, ExistsKeys, GetKeys, GetRanges, Piece, PutKeys
 from ._handle import Handle, close_with
 from ._limits import Progress, Seconds, deadline, left, limited
-from ._options import given, milliseconds
+from ._options import c_text, given, milliseconds
 from ._pack import FlatKeys, Key, Results, decode, encode, pack_keys
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
 from .buffers import fresh_bytes, span
@@ -99,7 +99,7 @@ class Store:
         out = c_void_p()
         options.update(timeout=timeout, replicas=replicas, listen=listen)
         with given(options) as chosen:
-            lib.mc_store_setup(self.name.encode(), master.encode(), chosen, byref(out))
+            lib.mc_store_setup(c_text(self.name), c_text(master), chosen, byref(out))
         assert out.value is not None
         self._handle = Handle(f'store {self.name}', out.value, lib.mc_store_close)
         self._engine: Optional[Engine] = None
@@ -375,8 +375,8 @@ class Store:
         with parent as given, self._handle as store:
             wanted = mc_lend_options(
                 ctypes.sizeof(mc_lend_options), 0 if numa is None else numa + 1, size,
-                None if memory is None else given, host.encode() if host else None,
-                domain.encode() if domain else None, milliseconds(drain))
+                None if memory is None else given, c_text(host) if host else None,
+                c_text(domain) if domain else None, milliseconds(drain))
             lib.mc_store_lend(store, wanted, byref(out))
         assert out.value is not None
         return Offered(parent, out.value, memory)

@@ -172,9 +172,11 @@ void RequestMachine::step_failed(Turn& t, Record& r, Step step, const Error& err
   }
   if (means_no_room(error)) return no_room(t, r, where.node, error.what);
   if (error.code == Code::kUnavailable) r.lost = where;
-  // A prefill may fail because of the decode worker it sends to: try others of both.
+  // A prefill may fail because of the decode worker it sends to, and so may be refused what that
+  // one reserved: try others of both.
   std::set<std::string> avoid{where.node};
-  if (r.state == RequestState::kPrefilling) avoid.insert(r.decode_at().node);
+  if (r.state == RequestState::kPrefilling || r.state == RequestState::kAllocating)
+    avoid.insert(r.decode_at().node);
   fail_attempt(t, r, avoid, failed_at(name(step), where.node, error));
 }
 

@@ -58,15 +58,17 @@ Result<xfer::SegmentHandle> KvTransfer::segment(const xfer::SegmentDescriptor& d
   auto known = segments_.find(descriptor.node);
   if (descriptor.buffers.empty()) {
     if (known == segments_.end() ||
-        (descriptor.generation && known->second.first != descriptor.generation))
+        (descriptor.generation && known->second.generation != descriptor.generation))
       return fail(Code::kStale, "the segment of %s is not known here: send its descriptor",
                   escape(descriptor.node).c_str());
-    return known->second.second;
+    return known->second.handle;
   }
-  if (known != segments_.end() && known->second.first == descriptor.generation)
-    return known->second.second;
+  const uint64_t instance = xfer::instance_of(descriptor.secret.bytes);
+  const bool same = known != segments_.end() && known->second.instance == instance;
+  if (same && known->second.generation == descriptor.generation) return known->second.handle;
+  if (known != segments_.end() && !same) engine_.close_segment(known->second.handle);
   MC_TRY(const xfer::SegmentHandle handle, engine_.open_segment(descriptor));
-  segments_[descriptor.node] = {descriptor.generation, handle};
+  segments_[descriptor.node] = {descriptor.generation, instance, handle};
   return handle;
 }
 

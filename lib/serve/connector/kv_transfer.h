@@ -48,7 +48,9 @@ class KvTransfer {
   KvTransfer& operator=(const KvTransfer&) = delete;
 
   // The handle of another worker's segment. `descriptor` may be empty (no buffers) if this worker
-  // has seen it before. Errors: kStale: send the full descriptor.
+  // has seen it before. A worker tells its segment with each reservation: what another process says
+  // later takes the place of what was known, though its clock may be behind. Errors: kStale: send
+  // the full descriptor.
   Result<xfer::SegmentHandle> segment(const xfer::SegmentDescriptor& descriptor);
   // `done` on a later turn, with the first error.
   void run(const std::vector<xfer::Request>& requests, Done done);
@@ -59,7 +61,12 @@ class KvTransfer {
   io::Loop& loop_;
   xfer::Engine& engine_;
   std::set<xfer::BatchId> batches_;
-  std::map<std::string, std::pair<Generation, xfer::SegmentHandle>> segments_;  // by node
+  struct Known {
+    Generation generation;
+    uint64_t instance;  // of the process
+    xfer::SegmentHandle handle;
+  };
+  std::map<std::string, Known> segments_;  // by node
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Counter &bytes_, &failures_;
   BucketHistogram& seconds_;

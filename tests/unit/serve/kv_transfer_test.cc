@@ -48,6 +48,40 @@ TEST_CASE("a layer of blocks at equal distances travels as one strided request")
   CHECK(requests[1].rows == 1);
 }
 
+TEST_CASE("a process that takes a worker's name is known at once, though its clock is behind") {
+  SteadyClock clock;
+  Metrics metrics;
+  io::Loop loop(clock);
+  const auto engine = [&](const char* node) {
+    xfer::EngineOptions options;
+    options.node = node;
+    auto opened = xfer::Engine::open(clock, options, metrics);
+    REQUIRE(opened);
+    return std::move(*opened);
+  };
+  auto reader = engine("p0");
+  KvTransfer transfer(loop, *reader, metrics);
+  const auto restarted = engine("d0"), first = engine("d0");
+  auto a = first->allocate(4096), b = restarted->allocate(4096);
+  REQUIRE(a);
+  REQUIRE(b);
+  const xfer::SegmentDescriptor before = first->describe(), now = restarted->describe();
+  REQUIRE(now.generation < before.generation);
+  const auto handle = transfer.segment(before);
+  REQUIRE(handle);
+  CHECK(transfer.segment(now).value() == *handle);
+  xfer::SegmentDescriptor named;
+  named.node = "d0";
+  named.generation = now.generation;
+  CHECK(transfer.segment(named).value() == *handle);
+  named.generation = before.generation;
+  CHECK(transfer.segment(named).error().code == Code::kStale);
+  // An older word of the same process is no other process.
+  b = restarted->allocate(8192);
+  REQUIRE(transfer.segment(restarted->describe()));
+  CHECK(transfer.segment(now).error().code == Code::kStale);
+}
+
 TEST_CASE("each byte of the range goes to its place once, for every layout of blocks") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
