@@ -1,6 +1,6 @@
-// Starts a thread, or says why there is none: the limits on processes of a user (`ulimit -u`) or of a
-// control group (pids.max) count threads. For threads that begin after the start of a process, when
-// an exception would end it.
+// Starts a thread, or says why there is none: the limits on processes of a user (`ulimit -u`) or of
+// a control group (pids.max) count threads. For threads that begin after the start of a process,
+// when an exception would end it.
 //
 // Errors: kUnavailable. Thread: any.
 #pragma once

@@ -21,6 +21,24 @@ const FleetWorker* decode_half(const Roster& roster, const FleetWorker& prefill,
   return seen.usable && seen.room ? w : nullptr;
 }
 
+// Of the least busy holder of the longest match, among the first kHoldersSeen.
+uint64_t holder_requests(const Roster& roster, const Matches& matches) {
+  std::optional<uint64_t> least;
+  size_t asked = 0;
+  const auto look = [&](PrefixIndex::Slot slot) {
+    const FleetWorker* const w = roster.prefill_at(slot);
+    if (w != nullptr && !w->draining && (!least || w->requests < *least)) least = w->requests;
+    return least == 0 || ++asked == kHoldersSeen;
+  };
+  const uint32_t longest = matches.longest();
+  if (longest == 0) return 0;
+  for (const auto& [slot, length] : matches.few)
+    if (length == longest && look(slot)) return least.value_or(0);
+  if (!matches.levels.empty() && matches.levels.back().length == longest)
+    matches.each(static_cast<int>(matches.levels.size()) - 1, look);
+  return least.value_or(0);
+}
+
 }  // namespace
 
 Fleet::Fleet(FleetOptions options, Cost& cost, PrefixIndex& index, Roster& roster)
@@ -70,7 +88,7 @@ View Fleet::view(const RequestAsk& ask, std::span<const uint64_t> tags, const Ex
       if (full) v.decode.back().usable = false;
     }
   }
-  v.holder_requests = holder_requests(matches);
+  v.holder_requests = holder_requests(roster_, matches);
   if (slow) weigh_fetches(v, matches, now);
   if (pending_.size() > 0) note_pending(v, pending_.find(tags), now);
   return v;
@@ -91,7 +109,7 @@ std::optional<View> Fleet::short_view(const RequestAsk& ask, std::span<const uin
   if (!few) return few;
   if (const PoolIndex* const all = pool ? pool() : nullptr)
     few->pool = all->match(tags, matches.longest());
-  few->holder_requests = holder_requests(matches);
+  few->holder_requests = holder_requests(roster_, matches);
   weigh_fetches(*few, matches, now);
   note_pending(*few, pending, now);
   return few;
@@ -106,24 +124,6 @@ void Fleet::note_pending(View& view, std::span<const PendingPrefix> pending, Tim
       node.pending = node.match - p.first;
       node.ready_ms = std::max(0.0, to_ms(p.ready - now));
     }
-}
-
-// Of the least busy holder of the longest match, among the first kHoldersSeen.
-uint64_t Fleet::holder_requests(const Matches& matches) const {
-  std::optional<uint64_t> least;
-  size_t asked = 0;
-  const auto look = [&](PrefixIndex::Slot slot) {
-    const FleetWorker* const w = roster_.prefill_at(slot);
-    if (w != nullptr && !w->draining && (!least || w->requests < *least)) least = w->requests;
-    return least == 0 || ++asked == kHoldersSeen;
-  };
-  const uint32_t longest = matches.longest();
-  if (longest == 0) return 0;
-  for (const auto& [slot, length] : matches.few)
-    if (length == longest && look(slot)) return least.value_or(0);
-  if (!matches.levels.empty() && matches.levels.back().length == longest)
-    matches.each(static_cast<int>(matches.levels.size()) - 1, look);
-  return least.value_or(0);
 }
 
 // How slow fetches from the holders of the longest match are, for the readers where that is known.

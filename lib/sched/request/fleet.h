@@ -138,7 +138,6 @@ class Fleet {
 
  private:
   AdmissionOptions promises(Time arrived, Time now) const;
-  uint64_t holder_requests(const Matches& matches) const;
   void weigh_fetches(View& view, const Matches& matches, Time now) const;
   void note_pending(View& view, std::span<const PendingPrefix> pending, Time now) const;
   std::optional<View> short_view(const RequestAsk& ask, std::span<const uint64_t> tags, Time now);

@@ -63,7 +63,7 @@ struct Engine::Impl final : Sink {
   struct Open {
     PeerPtr peer;  // null once closed
     std::string control;
-    Time silent_until{};  // it did not answer: no new fetch before this
+    Time silent_until{};     // it did not answer: no new fetch before this
     bool forgotten = false;  // its process ended, and transports keep nothing of it
     bool newer_than(const Peer& other, bool fetched) const;
   };
@@ -76,7 +76,6 @@ struct Engine::Impl final : Sink {
   void close(SegmentHandle segment);
   Result<PeerPtr> peer_of(SegmentHandle segment) MC_REQUIRES(mutex);
   void retire(PeerPtr peer, PeerState state) MC_REQUIRES(mutex);
-  void forget_ended() MC_REQUIRES(mutex);
   bool refresh(SlicePtr& slice, const Error& why);
   DescriptorRefresher::Hooks refresher_hooks();
   // Returns: the first transport that reaches the peer and was not tried; null: none is left.

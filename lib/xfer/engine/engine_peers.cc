@@ -126,7 +126,16 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     o.peer = std::move(peer);
     o.forgotten = false;
   } else {
-    forget_ended();
+    // A process of this host that ended leaves its memory mapped here, which the kernel cannot
+    // free. It may come back under its name, and its place is kept; the new one may be in its
+    // place.
+    for (Open& o : segments) {
+      if (o.peer == nullptr || o.forgotten || !o.peer->pid || process_alive(o.peer->pid)) continue;
+      o.forgotten = true;
+      defer([this, ended = o.peer] {
+        for (auto& t : transports) t->forget(ended);
+      });
+    }
     handle = static_cast<SegmentHandle>(segments.size());
     segments.push_back({std::move(peer), control, {}});
     by_node.emplace(descriptor.node, handle);
@@ -186,18 +195,6 @@ void Engine::Impl::retire(PeerPtr peer, PeerState state) {
   defer([this, peer = std::move(peer)] {
     for (auto& t : transports) t->forget(peer);
   });
-}
-
-// A process of this host that ended leaves its memory mapped here, which the kernel cannot free.
-// It may come back under its name, and its place is kept; another one may be new in its place.
-void Engine::Impl::forget_ended() {
-  for (Open& o : segments) {
-    if (o.peer == nullptr || o.forgotten || !o.peer->pid || process_alive(o.peer->pid)) continue;
-    o.forgotten = true;
-    defer([this, peer = o.peer] {
-      for (auto& t : transports) t->forget(peer);
-    });
-  }
 }
 
 // Takes a slice to retry it with a newer descriptor, once per slice: its segment has a newer

@@ -295,23 +295,6 @@ TEST_CASE("a failure before the first token is tried again elsewhere, then told"
   s.check_clean();
 }
 
-TEST_CASE(
-    "what a decode worker reserved and a prefill worker refuses is tried elsewhere on both sides") {
-  Pair s;
-  s.join("p1", true);
-  s.join("d1", false);
-  const uint64_t r = s.arrive();
-  const AttemptRef a = s.attempt(r);
-  s.answer(a, Step::kReserve);
-  const std::string first = s.sent(Step::kReserve)[0].to.node;
-  s.answer(a, Step::kAllocate, fail(Code::kStale, "the segment is stale"));
-  REQUIRE(s.sent(Step::kReserve).size() == 2);
-  CHECK(s.sent(Step::kReserve)[1].to.node != first);
-  s.serve(r);
-  CHECK(s.finished(r) != nullptr);
-  s.check_clean();
-}
-
 TEST_CASE("steps that are never answered end by the machine's own deadlines") {
   RequestOptions o;
   o.retries = 0;

@@ -70,4 +70,21 @@ TEST_CASE("one that waited and tries in vain keeps its place in a full room") {
   }
 }
 
+TEST_CASE(
+    "what a decode worker reserved and a prefill worker refuses is tried elsewhere on both sides") {
+  Pair s(RequestOptions{});
+  s.join("p1", true);
+  s.join("d1", false);
+  const uint64_t r = s.arrive();
+  const AttemptRef a = s.attempt(r);
+  s.answer(a, Step::kReserve);
+  const std::string first = s.sent(Step::kReserve)[0].to.node;
+  s.answer(a, Step::kAllocate, fail(Code::kStale, "the segment is stale"));
+  REQUIRE(s.sent(Step::kReserve).size() == 2);
+  CHECK(s.sent(Step::kReserve)[1].to.node != first);
+  s.serve(r);
+  CHECK(s.finished(r) != nullptr);
+  s.check_clean();
+}
+
 }  // namespace request_room_test

@@ -43,30 +43,29 @@ Result<> TcpTransport::PeerConnections::add_connections(bool mapped) {
   Lock lock(mutex_);
   if (draining_) return {};
   const uint32_t each = mapped ? std::max(1u, config_.connections) : 1;
+  const auto add = [&](RailIndex rail, bool reserved) MC_REQUIRES(mutex_) -> Result<> {
+    auto made =
+        std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout);
+    made->reserved = reserved;
+    connections_.reserve(connections_.size() + 1);
+    threads_.reserve(threads_.size() + 1);
+    MC_TRY(auto thread, io::start_thread([this, c = made.get()] { run(*c); }));
+    connections_.push_back(std::move(made));
+    threads_.push_back(std::move(thread));
+    return {};
+  };
   size_t spares = 0;
   for (RailIndex r = 0; r < routes_.size(); ++r) {
     if (routes_[r].info.mapped != mapped) continue;
     if (!mapped && spares++ == kSparesMax) break;
-    MC_TRY_(add_connection(r, each > 1));
+    MC_TRY_(add(r, each > 1));
     for (uint32_t i = 1; i < each; ++i)
-      if (auto added = add_connection(r, false); !added) {
+      if (auto added = add(r, false); !added) {
         log_warn("xfer", "%u of %u connections to %s: %s", i, each, peer_->descriptor.node.c_str(),
                  added.error().what.c_str());
         break;
       }
   }
-  return {};
-}
-
-Result<> TcpTransport::PeerConnections::add_connection(RailIndex rail, bool reserved) {
-  auto made =
-      std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout);
-  made->reserved = reserved;
-  connections_.reserve(connections_.size() + 1);
-  threads_.reserve(threads_.size() + 1);
-  MC_TRY(auto thread, io::start_thread([this, c = made.get()] { run(*c); }));
-  connections_.push_back(std::move(made));
-  threads_.push_back(std::move(thread));
   return {};
 }
 

@@ -89,7 +89,6 @@ class TcpTransport::PeerConnections {
   static constexpr uint64_t kShort = 64u << 10;      // worth looking again before sleeping
   static constexpr Duration kFresh = std::chrono::milliseconds(1);
 
-  Result<> add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
   Connection* borrow(bool connects);
   bool carry_borrowed(Connection& c, Time awaited);
   void give_back(Connection& c);
