@@ -86,21 +86,19 @@ std::string AnswerModel::pass(std::string_view chunk) {
 
 // The data of an event is that of all its lines, and an empty line ends it.
 void AnswerModel::take_of_line(char c, std::string& out) {
-  const bool one_end = c == '\n' && before_ == '\r';
+  const bool of_end = c == '\n' && before_ == '\r';  // of a line that was over
   before_ = c;
-  if (one_end) {
-    out += c;
-  } else if (c == '\n' || c == '\r') {
+  if (!of_end && (c == '\n' || c == '\r')) {
     out += rest() + c;
     if (line_ == 0) begin_event();
     in_string_ = escaped_ = is_key_ = held_now_ = false;  // no string goes on in another line
     line_ = 0;
     data_ = true;
-  } else if (line_ < kData.size()) {
+  } else if (!of_end && line_ < kData.size()) {
     data_ = data_ && c == kData[line_++];
     if (!data_) line_ = kData.size();
     out += c;
-  } else if (data_) {
+  } else if (!of_end && data_) {
     take(c, out);
   } else {
     out += c;
