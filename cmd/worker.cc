@@ -193,7 +193,7 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   MC_TRY_(options.daemon.load());
   MC_TRY_(options.check());
   const serve::WorkerOptions& w = options.worker;
-  MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
+  MC_TRY(const serve::ModelInfo info, configured(serve::open_model_info(w.choice)));
   MC_TRY(const serve::Slicing slicing, options.slicing());
   MC_TRY_(cost::slice_of(info.spec, slicing.stage, slicing.stages));
   cost::ModelSpec largest = info.spec;  // its slice limits the blocks of the whole pipeline
@@ -212,6 +212,12 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   shell->whole_ = info.spec;
   MC_TRY(shell->engine_,
          serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size, slicing));
+  const serve::EngineChoice& choice = o.worker.choice;  // a name of no file is for trying things
+  if (choice.engine == "auto" && choice.model.ends_with(".json") && !serve::computes(choice))
+    log_warn("worker",
+             "--model %s: a specification without weights: the dummy engine answers, its words are "
+             "made up",
+             escape(choice.model).c_str());
   if (shell->engine_->device_kv())
     shell->device_kv_ = std::make_unique<serve::DeviceKvMetrics>(shell->metrics_);
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));

@@ -100,8 +100,8 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
     MC_TRY(recorder, serve::RequestRecorder::open(options.record, conductor_options.block_size));
   }
   conductor_options.recorder = recorder.get();
-  MC_TRY(conductor, serve::Conductor::open(loop, conductor_options, epoch, metrics));
-  MC_TRY(api, serve::ApiServer::open(loop, api_options, *conductor, metrics, config));
+  MC_TRY(conductor, configured(serve::Conductor::open(loop, conductor_options, epoch, metrics)));
+  MC_TRY(api, configured(serve::ApiServer::open(loop, api_options, *conductor, metrics, config)));
   Endpoints me;
   me.name = me.role = "conductor";
   me.epoch = epoch;

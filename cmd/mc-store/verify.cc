@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
 #include "store/offload/file_storage.h"
@@ -51,6 +53,9 @@ Scrub scrub(ssd::Backend& backend) {
 Result<int> run_verify(const VerifyOptions& o, const Context& context) {
   if (o.tier.folder.empty()) return fail(Code::kInvalid, "say which folder with --ssd DIR");
   MC_TRY(const ssd::BackendOptions options, o.tier.backend_options());
+  struct stat info {};  // to open a disk makes its folder
+  if (::stat(o.tier.folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode))
+    return fail(Code::kInvalid, "--ssd %s: no such folder", escape(o.tier.folder).c_str());
   SteadyClock clock;
   MC_TRY(auto disk, ssd::open_disk(o.tier.folder, {o.tier.uring, true}));
   ssd::ScanReport found;

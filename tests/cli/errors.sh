@@ -104,6 +104,9 @@ if [ -x "$MC_BIN/mc-store" ]; then
   says "unknown verb 'statt': did you mean stat?"
   refused 2 "$MC_BIN/mc-store" serve "${free[@]}" --ssd-size 1GiB
   says '--ssd-size without --ssd'
+  refused 2 "$MC_BIN/mc-store" verify --ssd "$T/absent" --ssd-size 1GiB
+  says "--ssd $T/absent: no such folder"
+  [ ! -e "$T/absent" ] || die "a folder was made to be verified"
 fi
 if [ -x "$MC_BIN/mc-xfer" ]; then  # also where there is no rdma to use them
   refused 2 "$MC_BIN/mc-xfer" serve "${free[@]}" --rdma-mtu 1000
@@ -127,12 +130,16 @@ for program in mc-prefill mc-decode; do
   says 'stage 5 of 9: want stages from 1 on, 4 at most'
   refused 2 "$MC_BIN/$program" "${free[@]}" --role both --cpp-group 127.0.0.1:1
   says '--cpp-group are for --role prefill, not both'
+  refused 2 "$MC_BIN/$program" "${free[@]}" --model "$T/absent.json"
+  says "--model: model spec '$T/absent.json': open $T/absent.json: No such file"
   refused 1 "$MC_BIN/$program" "${free[@]}" --trace-events "$T/no/such/trace.json"
   says "$T/no/such/trace.json"
   refused 3 "$MC_BIN/$program" "${free[@]}" --lookup "$T/no/such/socket"
   says "--lookup: listen on $T/no/such/socket: No such file or directory"
   refused 2 "$MC_BIN/$program" "${free[@]}" --lookup "$T/typo.json"
   says "--lookup: $T/typo.json exists and is not a socket: give another path"
+  refused 2 "$MC_BIN/$program" "${free[@]}" --lookup "$T/typo.json" --model "$MC_SOURCE/configs/models/tiny.json"
+  says 'a specification without weights: the dummy engine answers, its words are made up'
   refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T/no/such/times.json"
   says "--calibrate $T/no/such/times.json: cannot be written"
   refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T"
@@ -142,7 +149,7 @@ for program in mc-prefill mc-decode; do
   refused 1 "$MC_BIN/$program" --calibrate "$T/times.json"
   says 'want --engine cpu'
   [ ! -e "$T/times.json" ] || die "times that nobody measured: $(cat "$T/times.json")"
-  refused 1 "$MC_BIN/$program" "${free[@]}" --cost "$T/no/such/times.json"
+  refused 2 "$MC_BIN/$program" "${free[@]}" --cost "$T/no/such/times.json"
   says "--cost: open $T/no/such/times.json: No such file"
   says 'want a file that mc-prefill --calibrate wrote'
   echo '{"name": "tiny", "lay' >"$T/torn.json"
@@ -152,6 +159,14 @@ done
 if [ -x "$MC_BIN/mc-conductor" ]; then
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --http-connections 0
   says '--http-connections: want at least 1'
+  for file in --model --models --foreign-engines --api-keys --monitor-key; do
+    refused 2 "$MC_BIN/mc-conductor" "${free[@]}" $file "$T/absent.json"
+    says "open $T/absent.json: No such file"
+  done
+  for file in --api-keys --monitor-key; do
+    refused 2 "$MC_BIN/mc-conductor" "${free[@]}" $file "$T/open.key"
+    says "$T/open.key may be read by others: chmod 600 it"
+  done
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-engines "$T"
   says "$T is a directory, want a file"
   echo '[{}]' >"$T/registered.json"

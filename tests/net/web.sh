@@ -9,7 +9,7 @@ expect 2 "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 0.0.0.0:0
 grep -q 'beyond loopback, without --api-keys' "$T/err" || die "no reason: $(cat "$T/err")"
 echo '{"tenants":[{"name":"a","keys":["key-of-a"]}]}' >"$T/keys.json"
 chmod 644 "$T/keys.json"
-expect 1 "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --api-keys "$T/keys.json"
+expect 2 "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --api-keys "$T/keys.json"
 grep -q 'keys.json may be read by others' "$T/err" || die "no reason: $(cat "$T/err")"
 
 launch conductor "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny \

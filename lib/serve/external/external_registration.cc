@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "io/address.h"
 #include "io/file.h"
+#include "io/secret_json.h"
 #include "serve/external/event_stream.h"
 #include "tls/client_tls.h"
 
@@ -139,7 +140,7 @@ Json registration_json(const ExternalOptions& o) {
 }
 
 Result<std::vector<ExternalOptions>> read_external(const std::string& path) {
-  MC_TRY(const Json list, read_json_file(path));
+  MC_TRY(const Json list, io::unquoted(read_json_file(path)));
   if (!list.is_array()) return fail(Code::kInvalid, "%s: want a list of engines", path.c_str());
   std::vector<ExternalOptions> all;
   for (const Json& j : list) {

@@ -9,6 +9,7 @@
 #include "base/json.h"
 #include "base/options.h"
 #include "io/file.h"
+#include "io/secret_json.h"
 
 namespace mc::serve {
 namespace {
@@ -104,7 +105,7 @@ Tenants::Tenants() { entries_.emplace_back(); }
 
 Result<Tenants> Tenants::open(const std::string& path) {
   MC_TRY(const std::string text, io::read_secret_file(path, kFileMax));
-  const auto json = parse_json(text, kJsonFile);
+  const auto json = io::unquoted(parse_json(text, kJsonFile));
   if (!json) return fail(Code::kInvalid, "%s: %s", path.c_str(), json.error().what.c_str());
   return parse(*json, path);
 }

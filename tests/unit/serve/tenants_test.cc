@@ -1,10 +1,12 @@
 #include "serve/frontend/tenants.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <ctime>
 
 #include "base/json.h"
+#include "io/file.h"
 #include "tests/slow.h"
 
 using namespace mc;
@@ -207,6 +209,19 @@ TEST_CASE("what is wrong with a file of keys is said") {
       "did you mean priority?");
   has(what(R"({"tenants":[{"name":"a","keys":["12345678"],"priority":0.5}]})"), "whole number");
   CHECK(Tenants::open("/no/such/file").error().what.find("/no/such/file") != std::string::npos);
+}
+
+TEST_CASE("what is wrong with a torn file of keys is said without a key") {
+  const std::string path = "/tmp/mc-torn-keys-" + std::to_string(::getpid());
+  for (const char* torn : {R"({"tenants":[{"name":"a","keys":["sk-secret-of-a)",
+                           R"({"tenants":[{"name":"a","keys":["k" "sk-secret-of-a"]}]})"}) {
+    REQUIRE(io::write_file_atomically(path, torn, 0600));
+    const auto t = Tenants::open(path);
+    REQUIRE(!t);
+    CHECK(t.error().what.find("line 1, column") != std::string::npos);
+    CHECK_MESSAGE(t.error().what.find("secret") == std::string::npos, t.error().what);
+  }
+  ::unlink(path.c_str());
 }
 
 }  // namespace tenants_test
