@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/random.h"
+#include "bench/made_conversations.h"
 #include "sim/cluster/cluster.h"
 #include "tests/slow.h"
 
@@ -14,26 +14,6 @@ using namespace mc;
 using namespace mc::sim;
 
 namespace {
-
-// Conversations that come back with all they had, and some more.
-trace::Trace conversations(uint64_t seed, size_t n) {
-  Random random(seed);
-  trace::Trace t;
-  t.name = "conversations";
-  uint64_t next = 1, ms = 0;
-  for (size_t i = 0; i < n; ++i) {
-    ms += random.below(1200);
-    trace::TraceRequest r;
-    if (!t.records.empty() && random.chance(0.7))
-      r.hash_ids = t.records[random.below(t.records.size())].hash_ids;
-    for (uint64_t k = 4 + random.below(16); k > 0; --k) r.hash_ids.push_back(next++);
-    r.timestamp_ms = ms;
-    r.input_length = r.hash_ids.size() * 512 - random.below(512);
-    r.output_length = 1 + random.below(40);
-    t.records.push_back(std::move(r));
-  }
-  return t;
-}
 
 cost::ModelSpec large_model() {
   const auto here = std::filesystem::path(__FILE__).parent_path();
@@ -69,7 +49,7 @@ TEST_CASE("F64: fetching costs little where the network is slow, and gains where
     CAPTURE(n.gbps);
     double fetching = 0, without = 0;
     for (uint64_t seed = 1; seed <= fewer(3); ++seed) {
-      const trace::Trace t = conversations(seed, 300);
+      const trace::Trace t = bench::made_conversations(seed, 300);
       SimOptions o;
       o.prefill = o.decode = 4;
       o.nic_gbps = n.gbps;
