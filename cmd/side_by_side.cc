@@ -1,8 +1,9 @@
 #include "cmd/side_by_side.h"
 
-#include <system_error>
 #include <thread>
 #include <vector>
+
+#include "io/thread.h"
 
 namespace mc {
 
@@ -12,19 +13,17 @@ Result<> side_by_side(size_t many, const InThread& run) {
   std::string why;
   while (threads.size() < many && !stop) {
     const size_t i = threads.size();
-    try {
-      threads.emplace_back([&run, &stop, i] { run(i, stop); });
-    } catch (const std::system_error& e) {
-      why = e.code().message();
+    if (auto made = io::start_thread([&run, &stop, i] { run(i, stop); })) {
+      threads.push_back(std::move(*made));
+    } else {
+      why = made.error().what;
       stop = true;
     }
   }
   const size_t begun = threads.size();
   for (std::thread& t : threads) t.join();
   if (!stop) return {};
-  return fail(Code::kNoSpace,
-              "thread %zu of %zu does not begin (%s): a limit on processes (ulimit -u, pids.max of "
-              "the cgroup) or on memory; ask for fewer --threads",
+  return fail(Code::kNoSpace, "thread %zu of %zu does not begin: %s; ask for fewer --threads",
               begun + 1, many, why.c_str());
 }
 

@@ -2,10 +2,10 @@
 
 #include <chrono>
 #include <cstdio>
-#include <system_error>
 
 #include "base/result.h"
 #include "base/text.h"
+#include "io/thread.h"
 
 namespace mc::xfer {
 namespace {
@@ -16,10 +16,8 @@ WaitNote::WaitNote(bool shown, const std::string& peer, Duration most) {
   if (!shown || most <= kMoment) return;
   const std::string text = strf("waiting for %s to answer, for %s at most (--timeout)\n",
                                 peer.c_str(), rounded_text(most).c_str());
-  try {
-    thread_ = std::thread([this, text] { run(text); });
-  } catch (const std::system_error&) {  // no thread is available: it waits without a word
-  }
+  if (auto begun = io::start_thread([this, text] { run(text); }))  // else it waits without a word
+    thread_ = std::move(*begun);
 }
 
 WaitNote::~WaitNote() {

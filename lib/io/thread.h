@@ -17,9 +17,10 @@ Result<std::thread> start_thread(Work&& work) {
   try {
     return std::thread(std::forward<Work>(work));
   } catch (const std::system_error& e) {
-    return fail(Code::kUnavailable,
-                "no further thread: %s; see the limits on processes (ulimit -u, pids.max)",
-                e.code().message().c_str());
+    return fail(
+        Code::kUnavailable,
+        "no further thread: %s; see the limits on processes (ulimit -u, pids.max) and memory",
+        e.code().message().c_str());
   }
 }
 
