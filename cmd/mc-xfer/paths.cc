@@ -2,6 +2,7 @@
 // mc-xfer probe: measures latency and bandwidth of each transport.
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "base/histogram.h"
 #include "base/json.h"
@@ -27,23 +28,43 @@ struct PathsOptions {
   }
 };
 
+// Of what no transfer has measured yet there is no number.
+std::optional<double> measured(double value) {
+  return value > 0 ? std::optional(value) : std::nullopt;
+}
+
+struct Measured {
+  std::optional<double> gb_per_s, latency_us, predicted_us;
+  Measured(const Path& p, size_t rail)
+      : gb_per_s(measured(p.rails[rail].bandwidth / 1e9)),
+        latency_us(measured(static_cast<double>(p.rails[rail].latency.count()) / 1e3)),
+        predicted_us(measured(rail < p.predicted_s.size() ? p.predicted_s[rail] * 1e6 : 0)) {}
+};
+
+Json or_null(std::optional<double> value) { return value ? Json(*value) : Json(nullptr); }
+
+std::string or_dash(std::optional<double> value, int decimals) {
+  return value ? strf("%.*f", decimals, *value) : "-";
+}
+
 Json to_json(const Path& p) {
   Json rails = Json::array();
   for (size_t i = 0; i < p.rails.size(); ++i) {
     const RailView& r = p.rails[i];
+    const Measured m(p, i);
     rails.push_back({{"local", r.info.local},
                      {"remote", r.info.remote},
                      {"tier", r.tier},
                      {"mapped", r.info.mapped},
                      {"state", name(r.state)},
-                     {"gb_per_s", r.bandwidth / 1e9},
-                     {"latency_us", static_cast<double>(r.latency.count()) / 1e3},
+                     {"gb_per_s", or_null(m.gb_per_s)},
+                     {"latency_us", or_null(m.latency_us)},
                      {"window", r.window},
                      {"slices", r.slices},
                      {"bytes", r.bytes},
                      {"errors", r.errors},
                      {"hedged", r.hedged},
-                     {"predicted_us", i < p.predicted_s.size() ? p.predicted_s[i] * 1e6 : 0.}});
+                     {"predicted_us", or_null(m.predicted_us)}});
   }
   return {{"transport", p.transport},
           {"usable", p.usable},
@@ -67,12 +88,12 @@ void print(const Path& p, uint64_t bytes) {
   for (size_t i = 0; i < p.rails.size(); ++i) {
     const RailView& r = p.rails[i];
     const std::string rail = r.info.local + " -> " + r.info.remote + (r.info.mapped ? "" : " *");
-    std::printf(
-        "      %-32s %4u %-9s %10.3f %12.1f %10llu %8llu %7llu  %.0f\n", rail.c_str(), r.tier,
-        name(r.state), r.bandwidth / 1e9, static_cast<double>(r.latency.count()) / 1e3,
-        static_cast<unsigned long long>(r.slices), static_cast<unsigned long long>(r.errors),
-        static_cast<unsigned long long>(r.hedged),
-        i < p.predicted_s.size() ? p.predicted_s[i] * 1e6 : 0.);
+    const Measured m(p, i);
+    std::printf("      %-32s %4u %-9s %10s %12s %10llu %8llu %7llu  %s\n", rail.c_str(), r.tier,
+                name(r.state), or_dash(m.gb_per_s, 3).c_str(), or_dash(m.latency_us, 1).c_str(),
+                static_cast<unsigned long long>(r.slices),
+                static_cast<unsigned long long>(r.errors),
+                static_cast<unsigned long long>(r.hedged), or_dash(m.predicted_us, 0).c_str());
   }
 }
 

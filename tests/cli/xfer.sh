@@ -36,6 +36,14 @@ jq -es '(map(.transport) == ["shm", "file", "tcp"]) and map(.chosen) == [true, f
   die "paths: $(cat "$T/out")"
 expect 0 "$xfer" paths "$peer" --transports tcp
 grep -q '^tcp *chosen' "$T/out" || die "paths: $(cat "$T/out")"
+# What was not measured has no number.
+unused=(paths "$peer" --transports tcp --warm-up 0)
+expect 0 "$xfer" "${unused[@]}"
+grep -Eq ' healthy +- +- +0 +0 +0 +-$' "$T/out" || die "a rail that was not used: $(cat "$T/out")"
+expect 0 "$xfer" "${unused[@]}" --output json
+jq -es 'map(select(.chosen).rails[]) | length > 0 and all(.gb_per_s == null and .latency_us == null
+  and .predicted_us == null and .slices == 0)' "$T/out" >/dev/null ||
+  die "a rail that was not used: $(cat "$T/out")"
 expect 0 "$xfer" probe "$peer" --pings 20 --bulk 1MiB --output json
 jq -es 'map(select(.nic == "" and .error == null)) | length == 2 and all(.p50_us > 0 and .gb_per_s > 0)' "$T/out" >/dev/null ||
   die "probe: $(cat "$T/out")"
