@@ -58,10 +58,13 @@ Result<> DaemonOptions::load() const {
     const auto slash = announce.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : announce.substr(0, slash + 1);
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
-      return fail_errno("--announce %s: its folder", announce.c_str());
+      return fail(Code::kInvalid, "--announce %s: its folder %s: %s", escape(announce).c_str(),
+                  escape(folder).c_str(), std::strerror(errno));
     struct stat info {};
     if (::stat(announce.c_str(), &info) != 0) {
-      if (errno != ENOENT) return fail_errno("--announce %s", escape(announce).c_str());
+      if (errno != ENOENT)
+        return fail(Code::kInvalid, "--announce %s: %s", escape(announce).c_str(),
+                    std::strerror(errno));
     } else if (S_ISDIR(info.st_mode)) {
       return fail(Code::kInvalid, "--announce %s is a directory, want a file", announce.c_str());
     }

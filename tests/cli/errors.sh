@@ -78,11 +78,11 @@ for words in mc-master 'mc-store serve' mc-conductor mc-prefill mc-decode 'mc-xf
   refused 2 "${daemon[@]}" "${free[@]}" --config "$T/pipe"
   says "--config: $T/pipe: "
 
-  refused 1 "${daemon[@]}" "${free[@]}" --announce "$T/no/such/folder"
-  says "--announce $T/no/such/folder: its folder: No such file or directory"
+  refused 2 "${daemon[@]}" "${free[@]}" --announce "$T/no/such/file"
+  says "--announce $T/no/such/file: its folder $T/no/such/: No such file or directory"
   refused 2 "${daemon[@]}" "${free[@]}" --announce "$T"
   says "--announce $T is a directory, want a file"
-  refused 1 "${daemon[@]}" "${free[@]}" --announce "$T/$(printf '%0300d' 0)"
+  refused 2 "${daemon[@]}" "${free[@]}" --announce "$T/$(printf '%0300d' 0)"
   says '--announce /'
   says 'File name too long'
   if grep -q 'ready: control' "$T/err"; then die "it was ready with a file that it cannot write"; fi
