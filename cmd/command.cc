@@ -145,6 +145,14 @@ CLI::Option* add_valued(CLI::App& app, const Option& o, const std::string& spell
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
 }
 
+// Of a flag the help names the form that changes it: both where it is on by default.
+struct FlagFormatter : CLI::Formatter {
+  std::string make_option_name(const CLI::Option* o, bool is_positional) const override {
+    return o->get_fnames().empty() ? CLI::Formatter::make_option_name(o, is_positional)
+                                   : o->get_name();
+  }
+};
+
 void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::string& group) {
   for (const Option& o : list.all()) {
     const std::string name = o.name;
@@ -154,6 +162,7 @@ void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::str
       added = app.add_flag_function(
           "--" + name + ",!--no-" + name,
           [&out, name](int64_t n) { out.emplace_back(name, n > 0 ? "true" : "false"); }, help);
+      if (o.get() == "true") added->option_text("or --no-" + name);
     } else {
       added = add_valued(app, o, name, out, help);
       // A list of one word reads better in the singular: --transport tcp.
@@ -182,9 +191,10 @@ struct Program::Parsed {
   std::vector<CLI::App*> apps;
 };
 
-void Program::fit(Verb& verb, CLI::App& app, Parsed& p, const Common& common, size_t i) {
+void Program::fit(Verb& verb, CLI::App& app, Parsed& p, size_t i) {
+  app.formatter(std::make_shared<FlagFormatter>());
   add_flags(app, verb.list_, p.collected[i].flags, "Options");
-  add_flags(app, common.list, p.common_flags, "Common options");
+  add_flags(app, Common(verb.tables_).list, p.common_flags, "Common options");
   p.collected[i].words.resize(verb.positionals_.size());
   for (size_t k = 0; k < verb.positionals_.size(); ++k) {
     const auto& positional = verb.positionals_[k];
@@ -203,24 +213,64 @@ std::string Program::footer(const Verb& verb) {
   return out;
 }
 
-// For an unknown flag, suggests the nearest known one.
-std::string Program::explain(const Parsed& p, const CLI::Error& e) {
-  const std::string what = e.what();
-  if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr) return what;
+// For an unknown flag, suggests the nearest known one; for a flag that got a word, how it is turned
+// off or on.
+std::string Program::explain(const Parsed& p, const std::vector<std::string>& words,
+                             const std::exception& e) const {
   std::vector<std::string> names;
+  const Verb* verb = this;
   for (size_t i = 0; i < p.apps.size(); ++i)
-    if (i == 0 || p.apps[i]->parsed())
-      for (const auto* o : p.apps[i]->get_options()) names.push_back(o->get_name());
+    if (i == 0 || p.apps[i]->parsed()) {
+      verb = i == 0 ? this : verbs_[i - 1].get();
+      for (const auto* o : p.apps[i]->get_options()) {
+        if (!o->get_name().empty()) names.push_back(o->get_name());
+        for (const std::string& off : o->get_fnames()) names.push_back("--" + off);
+      }
+    }
+  const bool extra = dynamic_cast<const CLI::ExtrasError*>(&e) != nullptr;
+  if (dynamic_cast<const CLI::Error*>(&e) == nullptr || extra)
+    if (std::string what = word_of_flag(*verb, words); !what.empty()) return what;
+  const std::string what = e.what();
+  if (!extra) return what;
   const std::string word = what.substr(what.rfind(' ') + 1);
   const auto near = nearest(word.substr(0, word.find('=')), names);
   if (near.empty() || !word.starts_with("-")) return what;
   return "unknown option " + word + ": did you mean " + near + "?";
 }
 
+// The first word that is given to a flag, which takes none; "": there is none.
+std::string Program::word_of_flag(const Verb& verb, const std::vector<std::string>& words) {
+  const Common common(verb.tables_);
+  const auto is_flag = [&](const std::string& name) {
+    const auto is = [&name](const Option& o) {
+      return o.name == name && o.kind == Option::Kind::kFlag;
+    };
+    const auto &mine = verb.list_.all(), &all = common.list.all();
+    return std::any_of(mine.begin(), mine.end(), is) || std::any_of(all.begin(), all.end(), is);
+  };
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equal = words[i].find('=');
+    const std::string flag = words[i].substr(0, equal);
+    if (!flag.starts_with("--") || !is_flag(flag.substr(2))) continue;
+    const bool joined = equal != std::string::npos;
+    if (!joined && i + 1 == words.size()) continue;
+    const std::string word = joined ? words[i].substr(equal + 1) : words[i + 1];
+    const auto is = [&word](std::initializer_list<const char*> some) {
+      return std::any_of(some.begin(), some.end(), [&](const char* one) { return word == one; });
+    };
+    const bool on = is({"true", "yes", "on", "1"}), off = is({"false", "no", "off", "0"});
+    if (!joined && !on && !off) continue;
+    return flag + " takes no word like '" + escape(word) + "': " +
+           (on    ? flag + " turns it on"
+            : off ? "--no-" + flag.substr(2) + " turns it off"
+                  : flag + " turns it on, --no-" + flag.substr(2) + " off");
+  }
+  return {};
+}
+
 int Program::main(int argc, char** argv) {
   occupy_standard_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write
-  Common common;
   Parsed p{CLI::App(summary_, name_), {}, std::vector<Parsed::Collected>(verbs_.size() + 1), {}};
   if (argc == 2 && std::string(argv[1]) == "--help-man") {
     std::fputs(man_page().c_str(), stdout);
@@ -245,13 +295,13 @@ int Program::main(int argc, char** argv) {
   p.app.add_option("--completion", "print a completion script (bash)")->type_name("SHELL");
   p.app.require_subcommand(body_ ? 0 : 1, 1);
   if (body_) {
-    fit(*this, p.app, p, common, 0);
+    fit(*this, p.app, p, 0);
   } else {
     p.apps.push_back(&p.app);
     p.app.footer(footer(*this));
   }
   for (size_t i = 0; i < verbs_.size(); ++i)
-    fit(*verbs_[i], *p.app.add_subcommand(verbs_[i]->name_, verbs_[i]->summary_), p, common, i + 1);
+    fit(*verbs_[i], *p.app.add_subcommand(verbs_[i]->name_, verbs_[i]->summary_), p, i + 1);
   try {
     p.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -261,14 +311,16 @@ int Program::main(int argc, char** argv) {
     std::printf("%s %s\n%s\n", name_.c_str(), MC_VERSION, device::cuda_summary().c_str());
     if (version_line_) std::printf("%s\n", version_line_().c_str());
     return 0;
-  } catch (const CLI::Error& e) {
-    std::fputs(printable(name_, explain(p, e) + " (see --help)").c_str(), stderr);
+  } catch (const std::exception& e) {  // CLI11 lets the standard library's through as well
+    const std::string what = explain(p, {argv + 1, argv + argc}, e);
+    std::fputs(printable(name_, what + " (see --help)").c_str(), stderr);
     return 2;
   }
   size_t chosen = 0;
   for (size_t i = 1; i < p.apps.size(); ++i)
     if (p.apps[i]->parsed()) chosen = i;
   Verb& verb = chosen == 0 ? *this : *verbs_[chosen - 1];
+  Common common(verb.tables_);
   Parsed::Collected& collected = p.collected[chosen];
   collected.flags.insert(collected.flags.end(), p.common_flags.begin(), p.common_flags.end());
   auto loaded = load(verb, common, collected.flags);
@@ -316,10 +368,6 @@ int Program::run(Verb& verb, Common& common) {
   }
   if (auto logs = set_up_logs(name_, common.log_level, common.log_format); !logs) {
     std::fputs(printable(name_, logs.error().what).c_str(), stderr);
-    return 2;
-  }
-  if (common.output == "csv" && !verb.tables_) {
-    std::fputs(printable(name_, "--output csv: this prints text or json").c_str(), stderr);
     return 2;
   }
   Context context{name_, common.output == "json", common.output == "csv"};

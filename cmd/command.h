@@ -20,6 +20,7 @@
 //
 // Thread: main's.
 #pragma once
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,7 +31,6 @@
 
 namespace CLI {
 class App;
-class Error;
 }  // namespace CLI
 
 namespace mc {
@@ -59,7 +59,8 @@ class Verb {
   void example(std::string command, std::string what) {
     examples_.push_back({std::move(command), std::move(what)});
   }
-  // An exit status beyond the common five, for --help and the man page.
+  // What an exit status means here beyond what the common five mean, for the man page. Of a program
+  // without verbs it stands in place of the common text.
   void exit_status(int status, std::string what) { statuses_.push_back({status, std::move(what)}); }
   void run_with(Body body) { body_ = std::move(body); }
   void tables() { tables_ = true; }  // allows --output csv
@@ -113,9 +114,11 @@ class Program : public Verb {
  private:
   struct Common;
   struct Parsed;
-  void fit(Verb& verb, CLI::App& app, Parsed& parsed, const Common& common, size_t index);
+  void fit(Verb& verb, CLI::App& app, Parsed& parsed, size_t index);
   static std::string footer(const Verb& verb);
-  static std::string explain(const Parsed& parsed, const CLI::Error& error);
+  std::string explain(const Parsed& parsed, const std::vector<std::string>& words,
+                      const std::exception& error) const;
+  static std::string word_of_flag(const Verb& verb, const std::vector<std::string>& words);
   static Result<> set_words(Verb& verb, const std::vector<std::vector<std::string>>& words,
                             bool optional);
   int run(Verb& verb, Common& common);
@@ -127,7 +130,8 @@ class Program : public Verb {
   std::string man_page() const;
   std::string synopsis(const Verb& verb) const;
   static std::string details(const Verb& verb);
-  static std::string statuses(const std::vector<const Verb*>& verbs);
+  std::string common_options(const std::vector<const Verb*>& verbs) const;
+  std::string statuses(const std::vector<const Verb*>& verbs) const;
   bool known_anywhere(const std::string& name) const;
 
   std::vector<std::unique_ptr<Verb>> verbs_;

@@ -12,9 +12,11 @@ struct Program::Common {
   std::string output = "text", log_level = "info", log_format = "text", config;
   bool print_config = false;
   OptionList list;
-  Common() {
-    list("output", output, "how results are printed on stdout (csv: tables only)",
-         {"text", "json", "csv"});
+  // `tables`: csv too.
+  explicit Common(bool tables) {
+    OptionList::Strings outputs{"text", "json"};
+    if (tables) outputs.push_back("csv");
+    list("output", output, "how results are printed on stdout", outputs);
     list("log-level", log_level, "least severe log line to write",
          {"error", "warn", "info", "debug"});
     list("log-format", log_format, "log lines as text or JSON", {"text", "json"});

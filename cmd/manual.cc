@@ -1,5 +1,7 @@
 // Prints the man page and the shell completion of a program, from the same lists as its flags.
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "cmd/common_options.h"
 
@@ -29,7 +31,10 @@ std::string table(const OptionList& list) {
   std::string out;
   for (const Option& o : list.all()) {
     std::string tag = "\\fB\\-\\-" + roff(o.name) + "\\fR";
-    if (o.kind != Option::Kind::kFlag) tag += std::string(" \\fI") + placeholder(o.kind) + "\\fR";
+    if (o.kind != Option::Kind::kFlag)
+      tag += std::string(" \\fI") + placeholder(o.kind) + "\\fR";
+    else if (o.get() == "true")
+      tag += ", \\fB\\-\\-no\\-" + roff(o.name) + "\\fR";
     std::string text = o.help;
     if (!o.choices.empty()) text += "; one of";
     for (const auto& c : o.choices) text += " " + c;
@@ -42,7 +47,7 @@ std::string table(const OptionList& list) {
 }  // namespace
 
 std::string Program::completion() const {
-  const std::string common = flag_words(Common().list);
+  const std::string common = flag_words(Common(true).list);
   std::string function = "_" + name_;
   std::replace(function.begin(), function.end(), '-', '_');
   std::string out = function + "() {\n  local words=\"";
@@ -75,24 +80,52 @@ std::string Program::details(const Verb& verb) {
   return out + table(verb.list_);
 }
 
-std::string Program::statuses(const std::vector<const Verb*>& verbs) {
-  std::vector<Status> all{{0, "done"},
-                          {1, "failed"},
-                          {2, "wrong usage or configuration"},
-                          {3, "a peer is unavailable or timed out"},
-                          {4, "data did not verify"}};
+// Verbs that print tables take one more --output, and are named.
+std::string Program::common_options(const std::vector<const Verb*>& verbs) const {
+  std::string with;
+  for (const Verb* v : verbs)
+    if (v->tables_) with += (with.empty() ? "" : ", ") + v->name_;
+  Common common(!with.empty());
+  if (!with.empty() && !verbs_.empty()) common.list.all()[0].help += " (csv: " + with + ")";
+  return table(common.list);
+}
+
+// What a verb says of a status stands in a line behind what is common, after the names of all verbs
+// that say the same.
+std::string Program::statuses(const std::vector<const Verb*>& verbs) const {
+  using Note = std::pair<std::string, std::string>;  // names of verbs, what they say
+  std::map<int, std::string> common{{0, "done"},
+                                    {1, "failed"},
+                                    {2, "wrong usage or configuration"},
+                                    {3, "a peer is unavailable or timed out"},
+                                    {4, "data did not verify"}};
+  std::map<int, std::vector<Note>> notes;
+  for (const auto& [status, what] : common) notes[status];
   for (const Verb* v : verbs) {
     for (const Status& s : v->statuses_) {
-      auto it = std::find_if(all.begin(), all.end(),
-                             [&](const Status& known) { return known.status == s.status; });
-      if (it == all.end())
-        all.push_back(s);
+      if (v == this) {
+        common[s.status] = s.what;
+        notes[s.status];
+        continue;
+      }
+      std::vector<Note>& said = notes[s.status];
+      const std::string name = "\\fB" + roff(v->name_) + "\\fR";
+      const auto same =
+          std::find_if(said.begin(), said.end(), [&](const Note& n) { return n.second == s.what; });
+      if (same == said.end())
+        said.emplace_back(name, s.what);
       else
-        it->what = s.what;
+        same->first += ", " + name;
     }
   }
   std::string out;
-  for (const Status& s : all) out += tagged(std::to_string(s.status), s.what);
+  for (const auto& [status, said] : notes) {
+    std::string lines;
+    if (const std::string& what = common[status]; !what.empty()) lines = roff(what) + ".\n";
+    for (const auto& [names, what] : said)
+      lines += (lines.empty() ? "" : ".br\n") + names + ": " + roff(what) + ".\n";
+    out += ".TP\n" + std::to_string(status) + "\n" + lines;
+  }
   return out;
 }
 
@@ -112,13 +145,15 @@ std::string Program::man_page() const {
     out += ".SS \"" + roff(v->name_ + ": " + v->summary_) + "\"\n";
     out += details(*v);
   }
-  out += ".SH COMMON OPTIONS\n" + table(Common().list);
+  out += ".SH COMMON OPTIONS\n" + common_options(verbs);
   out += tagged("\\fB\\-\\-version\\fR", "Print the version");
   out += tagged("\\fB\\-\\-completion bash\\fR", "Print a completion script");
   out += ".SH ENVIRONMENT\nEvery option can be set as \\fB" + env_name(name_) +
          "_\\fR\\fINAME\\fR, in capitals, with _ for \\-; the common options as "
          "\\fBMC_\\fR\\fINAME\\fR.\nFlags win over the environment, the environment over the file "
-         "of \\fB\\-\\-config\\fR, the file over the defaults.\n";
+         "of \\fB\\-\\-config\\fR, the file over the defaults.\n"
+         "A flag, which takes no word, is turned off by \\fB\\-\\-no\\-\\fR\\fINAME\\fR; in the "
+         "environment and in the file it is true or false.\n";
   out += ".SH EXIT STATUS\n" + statuses(verbs) + ".SH EXAMPLES\n";
   for (const Verb* v : verbs)
     for (const auto& e : v->examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);

@@ -91,6 +91,7 @@ void add_doctor(Program& program) {
                            [](Verb& v, ClientVerb& o) {
                              v.example("mc-store doctor --tenant team-a",
                                        "1 when a model has engines that cannot share");
+                             v.exit_status(1, "a model has engines that cannot share");
                              v.run_with([&o](Context& context) { return run_doctor(o, context); });
                            });
 }

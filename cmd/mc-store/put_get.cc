@@ -133,7 +133,7 @@ void add_get(Program& program) {
     v.positional("KEY", o.key, "the object's key");
     v.example("mc-store get greeting", "write the value to standard output");
     v.example("mc-store get greeting --out hello.txt", "write it to a file, whole or not at all");
-    v.exit_status(1, "failed, or there is no such key");
+    v.exit_status(1, "there is no such key");
     v.run_with([&o](Context& context) { return run_get(o, context); });
   });
 }

@@ -162,7 +162,7 @@ void add_exists(Program& program) {
   program.verb<KeysOptions>("exists", "tell whether keys are stored", [](Verb& v, KeysOptions& o) {
     v.positional_many("KEY", o.keys, "keys to look up");
     v.example("mc-store exists greeting && echo there", "by exit status");
-    v.exit_status(1, "not all keys are stored, or failed");
+    v.exit_status(1, "not all keys are stored");
     v.run_with([&o](Context& context) { return run_exists(o, context); });
   });
 }
@@ -174,7 +174,7 @@ void add_match(Program& program) {
         v.positional_many("KEY", o.keys, "keys in order, as of the blocks of a prompt; leased");
         v.example("mc-store match block-0 block-1 block-2",
                   "prints '2 of 3' where the last is not");
-        v.exit_status(1, "not all keys are stored, or failed");
+        v.exit_status(1, "not all keys are stored");
         v.run_with([&o](Context& context) { return run_match(o, context); });
       });
 }

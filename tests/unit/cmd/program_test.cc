@@ -59,6 +59,7 @@ int sample_main(std::vector<std::string> words) {
     v.positional("KEY", o.key, "what to read");
     v.positional_many("MORE", o.more, "and what else", false);
     v.example("mc-sample get k", "read k");
+    v.exit_status(1, "a tag is taken");
     v.exit_status(5, "the key is odd");
     v.run_with([&o](Context& c) -> Result<int> {
       if (o.key == "gone") return fail(Code::kUnavailable, "nobody is there");
@@ -70,6 +71,9 @@ int sample_main(std::vector<std::string> words) {
     });
   });
   program.verb<PutOptions>("put", "write a key", [](Verb& v, PutOptions& o) {
+    v.tables();
+    v.exit_status(1, "a tag is taken");
+    v.exit_status(5, "the size is odd");
     v.run_with([&o](Context&) -> Result<int> {
       std::printf("%s", bytes_text(o.size).c_str());
       for (const std::string& tag : o.tags) std::printf(" %s", tag.c_str());
@@ -167,6 +171,11 @@ TEST_SUITE("cmd/program") {
         {{"get", "k", "--lease-tll", "5s"}, "unknown option --lease-tll: did you mean --lease-ttl"},
         {{"get", "k", "--lease-tll=5s"}, "did you mean --lease-ttl"},
         {{"get", "k", "--zebra"}, "--zebra"},
+        {{"get", "k", "--no-fats"}, "unknown option --no-fats: did you mean --no-fast?"},
+        {{"get", "k", "--fast", "no", "--zebra"},
+         "--fast takes no word like 'no': --no-fast turns it off"},
+        {{"put", "--print-config", "on"}, "'on': --print-config turns it on"},
+        {{"get", "k", "--fast=maybe"}, "like 'maybe': --fast turns it on, --no-fast off"},
         {{"gett", "k"}, "did you mean get"},
         {{"zebra"}, "unknown verb 'zebra': want one of get, put"},
         {{}, "--help"},
@@ -176,6 +185,7 @@ TEST_SUITE("cmd/program") {
         {{"get", "k", "--lease-ttl", "99999999999h"}, "too large"},
         {{"get", "k", "--lease-ttl"}, "--lease-ttl"},
         {{"get", "k", "--output", "yaml"}, "'yaml' is not one of text,json"},
+        {{"get", "k", "--output", "csv"}, "'csv' is not one of text,json"},
         {{"get", "k", "--log-level", "loud"}, "error,warn,info,debug"},
         {{"get", "k", "--config", "/absent/file"}, "/absent/file"},
         {{"put", "extra"}, "extra"},
@@ -251,6 +261,18 @@ TEST_SUITE("cmd/program") {
       CAPTURE(word);
       CHECK(man.out.find(word) != std::string::npos);
     }
+    // What each verb says of a status stands beside what the others say.
+    CHECK(
+        man.out.find(".TP\n1\nfailed.\n.br\n\\fBget\\fR, \\fBput\\fR: a tag is taken.\n.TP\n2\n") !=
+        std::string::npos);
+    CHECK(man.out.find(
+              ".TP\n5\n\\fBget\\fR: the key is odd.\n.br\n\\fBput\\fR: the size is odd.\n") !=
+          std::string::npos);
+    CHECK(man.out.find("\\fB\\-\\-fast\\fR, \\fB\\-\\-no\\-fast\\fR\n") != std::string::npos);
+    CHECK(help.out.find("--fast or --no-fast ") != std::string::npos);
+    CHECK(help.out.find("{false}") == std::string::npos);
+    CHECK(help.out.find("csv") == std::string::npos);
+    CHECK(man.out.find("stdout (csv: put); one of text json csv") != std::string::npos);
     const Ended completion = run(t, {"--completion", "bash"});
     CHECK(completion.out.find("get put") != std::string::npos);
     CHECK(completion.out.find("--lease-ttl") != std::string::npos);
