@@ -230,6 +230,7 @@ Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& open
 }
 
 void Client::report(const NodeRef& node) {  // a hint; a lost one does no harm
+  shared_->unreached.failed(node.name, clock_.now());
   (void)master_->call(ReportNode{node.name, node.generation}, kReport);
 }
 

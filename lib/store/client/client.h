@@ -43,6 +43,7 @@
 #include "store/client/hedge_timer.h"
 #include "store/client/local_hot_cache.h"
 #include "store/client/unheard_puts.h"
+#include "store/client/unreached_nodes.h"
 #include "store/client/verified_reads.h"
 #include "store/protocol/messages.h"
 #include "store/protocol/query_messages.h"
@@ -189,6 +190,7 @@ class Client {
   struct Shared {                              // with those made by another()
     std::unique_ptr<LocalHotCache> hot_cache;  // null: none
     UnheardPuts unheard;
+    UnreachedNodes unreached;
     std::atomic<uint64_t> epoch{0};  // the largest seen; clients refuse older masters
   };
   Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,

@@ -57,9 +57,12 @@ struct Client::Write {
   size_t first_guard = 0, guards = 0;  // of its places, else
   size_t first = 0, count = 0;         // its requests
   bool moved = false;
-  bool waits = false;  // the master has no nodes for it yet
-  Generation tried;    // of the first grant whose put-end failed: the value may be stored
+  bool waits = false;      // the master has no nodes for it yet
+  NodeId lost;             // of its nodes, the one that could not be reached
+  bool node_lost = false;  // and was not known to be so
+  Generation tried;        // of the first grant whose put-end failed: the value may be stored
   Answer<PutOutcome> answer;
+  bool worth_another(int rounds) const;
   bool is_less_specific() const;
   Result<PutOutcome> outcome();  // ends it
   void append_guards(std::vector<xfer::Engine::GuardAdvance>& all);

@@ -11,9 +11,7 @@ namespace {
 constexpr Duration kRevoke = std::chrono::milliseconds(500);
 constexpr int kRoundsMax = 100;  // per put: each may wait for space or be refused at once
 
-bool worth_another(const Result<PutOutcome>& value) {
-  return !value && (value.error().code == Code::kStale || value.error().code == Code::kUnavailable);
-}
+constexpr int kNodeTries = 3;  // of a put whose nodes were not known to be out of reach
 
 // A write there can raise its guard word itself.
 bool raises_guards(const xfer::Engine& engine, xfer::SegmentHandle segment) {
@@ -21,6 +19,15 @@ bool raises_guards(const xfer::Engine& engine, xfer::SegmentHandle segment) {
   return transport == "tcp" || transport == "shm" || transport == "self";
 }
 }  // namespace
+
+// Whether it may do better in another round, after `rounds`.
+bool Client::Write::worth_another(int rounds) const {
+  if (answer.value) return false;
+  const Code code = answer.value.error().code;
+  if (waits && (code == Code::kStale || code == Code::kUnavailable)) return true;
+  if (node_lost) return rounds < kNodeTries;
+  return rounds == 1 && (code == Code::kStale || code == Code::kUnavailable);
+}
 
 // A lack of time for another attempt says less than why the previous one failed.
 bool Client::Write::is_less_specific() const {
@@ -68,7 +75,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   for (size_t at = 0; at < writes.size(); at += kChunk) {
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
     put_round(chunk, as, false, deadline);
-    // Retry puts that failed by a restarted master or a lost node: the node was reported, so the
+    // Retry puts that failed by a restarted master or a lost node: the node is avoided, so the
     // master grants another. Retry also while the master's nodes are not back.
     std::vector<Write*> last;
     for (Write& w : chunk) last.push_back(&w);
@@ -78,7 +85,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       std::vector<Write> again;
       std::vector<size_t> of;
       for (size_t i = 0; i < last.size(); ++i)
-        if (worth_another(last[i]->answer.value) && (round == 1 || last[i]->waits)) {
+        if (last[i]->worth_another(round)) {
           again.push_back({});
           again.back().item = last[i]->item;
           again.back().bytes = last[i]->bytes;
@@ -113,6 +120,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
   start.pin = config.pin == "hard" ? 2 : config.pin == "soft" ? 1 : 0;
   start.ttl_ms = static_cast<uint64_t>(config.ttl / std::chrono::milliseconds(1));
   start.group = config.group;
+  start.avoid = shared_->unreached.now(clock_.now());
   start.nonce = std::max<uint64_t>(options_.random(), 1);
   for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes, w.tried});
   const bool sent = left(deadline) > Duration::zero();
@@ -159,6 +167,8 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, bool again, Tim
     }
   }
   write_out(writes, as, requests, started->nodes, deadline);
+  for (Write& w : writes)
+    w.node_lost = !w.lost.empty() && std::ranges::find(start.avoid, w.lost) == start.avoid.end();
   finish_puts(writes, as.tenant, deadline);
 }
 
@@ -173,7 +183,9 @@ Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& op
     const uint32_t node = w.grant.places[i].node;
     if (node >= nodes.size())
       return fail(Code::kCorrupt, "put-start: place on node %u of %zu", node, nodes.size());
-    MC_TRY(w.segments[i], segment_of(nodes[node], opened, deadline));
+    auto segment = segment_of(nodes[node], opened, deadline);
+    if (!segment) w.lost = nodes[node].name;
+    MC_TRY(w.segments[i], std::move(segment));
     w.raises = w.raises && raises_guards(engine_, w.segments[i]);
   }
   return {};
@@ -227,9 +239,15 @@ void Client::write_out(std::span<Write> writes, const PutAs& as,
                     : xfer::Status{xfer::TransferState::kFailed, 0, submitted.error()};
       if (status.state == xfer::TransferState::kCompleted) continue;
       w.moved = false;
-      if (status.state == xfer::TransferState::kFailed && status.error.code == Code::kUnavailable)
-        report(nodes[w.grant.places[i * w.grant.places.size() / w.count].node]);
-      w.answer.value = status.state == xfer::TransferState::kFailed ? fail(status.error)
+      const NodeRef& node = nodes[w.grant.places[i * w.grant.places.size() / w.count].node];
+      const bool failed = status.state == xfer::TransferState::kFailed;
+      if (failed && status.error.code == Code::kUnavailable) {
+        w.lost = node.name;
+        report(node);
+      } else if (!failed && status.bytes_done == 0 && !as.ends()) {
+        shared_->unreached.failed(node.name, clock_.now());
+      }
+      w.answer.value = failed      ? fail(status.error)
                        : as.ends() ? fail(Code::kUnavailable, "cancelled")
                                    : fail(Code::kTimeout, "put of '%s': not written within %s",
                                           escape(w.item->key).c_str(),

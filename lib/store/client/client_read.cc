@@ -67,15 +67,20 @@ double Client::distance(const NodeRef& node, uint64_t bytes) {
   return kFar + std::clamp(seconds, 0.0, 1e6);
 }
 
-// Orders healthy places by distance.
+// Orders healthy places by distance. Nodes that were not reached lately come last of these.
 void Client::order_places(Replicas& found) {
+  constexpr double kUnreached = 1e8, kUnnamed = 1e9;
   for (Located& at : found.items) {
     const size_t healthy = std::min<size_t>(at.healthy, at.places.size());
     if (healthy < 2) continue;
     std::vector<std::pair<double, ReplicaLocation>> by;
     for (size_t i = 0; i < healthy; ++i) {
       const uint32_t node = at.places[i].node;
-      by.emplace_back(node < found.nodes.size() ? distance(found.nodes[node], at.bytes) : 1e9,
+      const bool named = node < found.nodes.size();
+      const bool out = named && shared_->unreached.has(found.nodes[node].name, clock_.now());
+      by.emplace_back(out     ? kUnreached
+                      : named ? distance(found.nodes[node], at.bytes)
+                              : kUnnamed,
                       std::move(at.places[i]));
     }
     std::stable_sort(by.begin(), by.end(),

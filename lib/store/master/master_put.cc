@@ -46,6 +46,7 @@ bool asked_before(const Object* object, const PutStart& m, size_t i) {
 
 uint64_t bytes_of(const PutStart& m) {
   uint64_t bytes = sizeof m;
+  for (const NodeId& node : m.avoid) bytes += sizeof node + node.size();
   for (const PutWant& want : m.items)
     bytes += sizeof want + sizeof(PutGrant) + sizeof(size_t) + want.key.size();
   return bytes;
@@ -172,7 +173,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   }
   std::array<Replica, kReplicasMax> places;
   std::span<Replica> at;
-  const PlacementRequest request{m.prefer, m.host, m.prefer_local};
+  const PlacementRequest request{m.prefer, m.host, m.prefer_local, m.avoid};
   while (!hopeless && at.size() < replicas) {
     const size_t copies = at.size() + 1;
     if (copies > 1 && (!may_stay(m, tenant, want.bytes, copies) ||

@@ -138,11 +138,16 @@ void Members::drain(Member& node, bool on) {
 
 std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> used,
                                       const PlacementRequest& request, Time now) {
-  // Prefer one range on any node to several pieces on the best node.
-  for (const size_t pieces : {size_t{1}, kExtentsMax}) {
+  // Prefer one range on any node to several pieces on the best node, and these to one range on a
+  // node that the writer does not reach.
+  const bool fallback = !request.avoid.empty() && used.empty();
+  for (size_t turn = 0; turn < (fallback ? 4 : 2); ++turn) {
+    const size_t pieces = turn % 2 == 0 ? 1 : kExtentsMax;
     Replica out;
     const auto attempt = [&](Member& node) {
       if (!healthy(node, now)) return false;
+      if (turn < 2 && std::ranges::find(request.avoid, node.ref.name) != request.avoid.end())
+        return false;
       const Id range = node.space.allocate(bytes, kNoId, pieces);
       if (range == kNoId) return false;
       out = {&node, range, {}};

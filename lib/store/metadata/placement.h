@@ -24,6 +24,9 @@ struct PlacementRequest {
   NodeId prefer;     // while it has space; several, separated by commas, in this order
   std::string host;  // then nodes of this host, when local
   bool local = false;
+  // Nodes that the writer does not reach. They get a first replica only where no other has room,
+  // and no further ones.
+  std::span<const NodeId> avoid{};
 };
 
 struct PlacementOptions {

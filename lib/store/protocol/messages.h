@@ -29,6 +29,7 @@ inline constexpr size_t kDeadMax = 32768;      // removals that a node remembers
 inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
 inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
 inline constexpr size_t kNodesMax = 65536;     // named in one message
+inline constexpr size_t kAvoidMax = 64;        // nodes that a put names as out of its reach
 inline constexpr uint32_t kReplicasMax = 8;
 inline constexpr size_t kPlacesMax = 2 * kReplicasMax;  // of an object, while one moves
 inline constexpr size_t kUnfencedMax = 16384;           // ranges of a node that nobody may have yet
@@ -135,9 +136,11 @@ struct PutStart {
   // the first one was granted is then granted again. What was given back is refused (kStale): its
   // writer promised to write no more. 0: none.
   uint64_t nonce = 0;
+  std::vector<std::string> avoid{};  // nodes that the writer did not reach lately
   static void fields(auto& a, auto& m) {
     a(wire::at_most<kBatchMax>(m.items), m.replicas, m.prefer, m.wait_ms, m.tenant, m.host,
-      m.prefer_local, m.cls, m.pin, m.ttl_ms, m.group, m.promote, m.nonce);
+      m.prefer_local, m.cls, m.pin, m.ttl_ms, m.group, m.promote, m.nonce,
+      wire::at_most<kAvoidMax>(m.avoid));
   }
 };
 

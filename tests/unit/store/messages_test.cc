@@ -32,6 +32,9 @@ TEST_CASE("every message reads back what was written, and damaged ones crash not
   const NodeRef node{"n1", "127.0.0.1:5570", g};
   const ObjectRecord record{"key", 4096, 100, 0x1234567890abcdef, g};
   survives_damage(PutStart{{{"a", 1}, {"b", UINT64_MAX}}, 2, "n1", 100});
+  PutStart avoids{{{"a", 1}}, 1, "", 0};
+  avoids.avoid = {"n1", "n2"};
+  survives_damage(avoids);
   survives_damage(PutStarted{5, {node}, {{{}, g, {{0, 4096, 8}}}, {{3, "stored"}, {}, {}}}});
   survives_damage(PutEnd{{{"a", g, 77}}});
   survives_damage(PutRevoke{{{"a", g, 0}}});
@@ -61,10 +64,11 @@ TEST_CASE("every message reads back what was written, and damaged ones crash not
 
 TEST_CASE("the bytes of put-start on the wire are these") {
   const std::string bytes = wire::encode(PutStart{{{"k", 1}}, 1, "", 0});
-  // array 13: [ array 1: [ array 2: ["k", 1] ], 1, "", 0, tenant "", host "", false, 0, 0, 0, "",
-  //             false, nonce 0 ]
-  CHECK(bytes ==
-        std::string("\x9d\x91\x92\xa1k\x01\x01\xa0\x00\xa0\xa0\xc2\x00\x00\x00\xa0\xc2\x00", 18));
+  // array 14: [ array 1: [ array 2: ["k", 1] ], 1, "", 0, tenant "", host "", false, 0, 0, 0, "",
+  //             false, nonce 0, avoid array 0 ]
+  const std::string want(
+      "\x9e\x91\x92\xa1k\x01\x01\xa0\x00\xa0\xa0\xc2\x00\x00\x00\xa0\xc2\x00\x90", 19);
+  CHECK(bytes == want);
 }
 
 TEST_CASE("a directory carries out orders twice without harm, and none outside its segment") {

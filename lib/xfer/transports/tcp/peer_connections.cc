@@ -11,6 +11,8 @@ namespace mc::xfer::tcp {
 namespace {
 
 constexpr size_t kSparesMax = 8;
+constexpr uint64_t kGroupBytes = 1u << 20;  // sent together, of small ones
+constexpr Duration kFresh = std::chrono::milliseconds(1);
 
 bool is_write(const AttemptPtr& attempt) { return attempt->slice->op == Op::kWrite; }
 

@@ -44,6 +44,8 @@ class TcpTransport::PeerConnections {
   Time next_check() const { return queue_.next_check(); }
   void ping(RailIndex rail);  // blocks for a moment
   void describe(uint64_t bytes, Path& path) const;
+  // Nothing is under way, and no abandoned write is left to be fenced.
+  bool idle() const { return queue_.idle() && nothing_given_up(); }
 
  private:
   struct Flight {  // sent, not answered
@@ -85,9 +87,7 @@ class TcpTransport::PeerConnections {
   // Enough in flight to hide a round trip, whether slices are large or small.
   static constexpr size_t kFlightsMin = 4, kFlightsMax = 64;
   static constexpr uint64_t kBytesInFlight = 4u << 20;
-  static constexpr uint64_t kGroupBytes = 1u << 20;  // sent together, of small ones
-  static constexpr uint64_t kShort = 64u << 10;      // worth looking again before sleeping
-  static constexpr Duration kFresh = std::chrono::milliseconds(1);
+  static constexpr uint64_t kShort = 64u << 10;  // worth looking again before sleeping
 
   Connection* borrow(bool connects);
   bool carry_borrowed(Connection& c, Time awaited);

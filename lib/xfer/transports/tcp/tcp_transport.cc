@@ -10,6 +10,7 @@ namespace {
 // that requests that follow each other do not wake it each time, and rare ones do not keep it
 // awake.
 constexpr Duration kStep = std::chrono::milliseconds(5), kAfterwards = 2 * kStep;
+constexpr Duration kUnused = std::chrono::minutes(10), kLook = std::chrono::seconds(10);
 }  // namespace
 
 TcpTransport::TcpTransport(Sink& sink, const Clock& clock, Config config)
@@ -37,7 +38,8 @@ Result<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::connections
   Lock lock(mutex_);
   if (stopping_) return fail(Code::kUnavailable, "shutting down");
   MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again
-  auto& known = by_peer_[peer.get()];
+  auto& [known, used] = by_peer_[peer.get()];
+  used = clock_.now();
   if (known == nullptr) {
     auto routes = routes_to(*peer, config_.nics);
     if (!routes) {
@@ -83,12 +85,28 @@ void TcpTransport::forget(const PeerPtr& peer) {
   Lock lock(mutex_);
   auto it = by_peer_.find(peer.get());
   if (it == by_peer_.end()) return;
-  gone = std::move(it->second);
+  gone = std::move(it->second.connections);
   by_peer_.erase(it);
 }
 
+// Their threads are joined when the caller, which is none of these, drops them outside the lock.
+// Peers of other hosts come and go, and nobody says that one will not come back.
+std::vector<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::take_unused(Time now) {
+  std::vector<std::shared_ptr<PeerConnections>> out;
+  for (auto it = by_peer_.begin(); it != by_peer_.end();) {
+    Known& known = it->second;
+    // Others got theirs under the lock, so that none can come by it meanwhile.
+    const bool held = known.connections.use_count() > 1;
+    if (!held && !known.connections->idle()) known.used = now;
+    const bool unused = !held && now - known.used >= kUnused;
+    if (unused) out.push_back(std::move(known.connections));
+    it = unused ? by_peer_.erase(it) : std::next(it);
+  }
+  return out;
+}
+
 void TcpTransport::stop() {
-  std::map<const Peer*, std::shared_ptr<PeerConnections>> gone;
+  std::map<const Peer*, Known> gone;
   {
     Lock lock(mutex_);
     stopping_ = true;
@@ -104,7 +122,7 @@ void TcpTransport::stop() {
 std::shared_ptr<TcpTransport::PeerConnections> TcpTransport::known_lane(const PeerPtr& peer) const {
   Lock lock(mutex_);
   const auto it = by_peer_.find(peer.get());
-  return it == by_peer_.end() ? nullptr : it->second;
+  return it == by_peer_.end() ? nullptr : it->second.connections;
 }
 
 void TcpTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
@@ -136,14 +154,19 @@ void TcpTransport::wake_timer() {
 }
 
 void TcpTransport::keep_time() {
-  Time busy = clock_.now();
+  Time busy = clock_.now(), look = busy;
   for (;;) {
-    std::vector<std::shared_ptr<PeerConnections>> all_connections;
+    std::vector<std::shared_ptr<PeerConnections>> all_connections, unused;
     {
       Lock lock(mutex_);
       if (stopping_) return;
-      for (auto& [peer, each] : by_peer_) all_connections.push_back(each);
+      if (clock_.now() >= look) {
+        unused = take_unused(clock_.now());
+        look = clock_.now() + kLook;
+      }
+      for (auto& [peer, known] : by_peer_) all_connections.push_back(known.connections);
     }
+    unused.clear();
     Time next = Time::max();
     for (auto& each : all_connections) {
       next = std::min(next, each->next_check());

@@ -3,8 +3,9 @@
 // several in flight. RailQueue decides which rail takes what, hedges, retries and fences.
 //
 // Connections are made on demand, kept, evicted when there are too many, and made again after a
-// failure; an idle one causes no wake-ups.
-// Thread: any; the connections' threads, a timer and a pinger of resting rails are its own.
+// failure; an idle one causes no wake-ups. Those of a peer that was not used for ten minutes end,
+// with their threads, while others are used. Thread: any; the connections' threads, a timer and a
+// pinger of resting rails are its own.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -50,8 +51,13 @@ class TcpTransport final : public Transport {
 
  private:
   class PeerConnections;  // to one peer
+  struct Known {
+    std::shared_ptr<PeerConnections> connections;
+    Time used{};
+  };
   Result<std::shared_ptr<PeerConnections>> connections(const PeerPtr& peer);
   std::shared_ptr<PeerConnections> known_lane(const PeerPtr& peer) const;
+  std::vector<std::shared_ptr<PeerConnections>> take_unused(Time now) MC_REQUIRES(mutex_);
   void keep_time();
   void keep_pinging();
   void wake_timer();
@@ -64,7 +70,7 @@ class TcpTransport final : public Transport {
   Condition changed_, pings_changed_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::atomic<bool> asleep_{false};  // the timer
-  std::map<const Peer*, std::shared_ptr<PeerConnections>> by_peer_ MC_GUARDED_BY(mutex_);
+  std::map<const Peer*, Known> by_peer_ MC_GUARDED_BY(mutex_);
   std::deque<std::pair<std::shared_ptr<PeerConnections>, RailIndex>> pings_ MC_GUARDED_BY(mutex_);
   std::thread timer_, pinger_;
 };
