@@ -297,4 +297,20 @@ def _load() -> Any:
     return library
 
 
+class _Unchecked:
+    """The same functions, which return their code: for what must be known whatever is raised."""
+
+    def __getattr__(self, name: str) -> Any:
+        function = lib[name]  # a new one
+        function.restype, function.argtypes = FUNCTIONS[name]
+        setattr(self, name, function)
+        return function
+
+
+def check(code: int) -> None:
+    """Raises what the code of this thread's last call stands for."""
+    _checked(code, None, None)
+
+
 lib = _load()
+unchecked = _Unchecked()

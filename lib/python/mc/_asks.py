@@ -6,7 +6,7 @@ from array import array
 from ctypes import byref, c_size_t, c_uint32, c_uint64
 from typing import Any, List, Optional, Sequence, Tuple
 
-from ._abi import lib, mc_each, mc_key
+from ._abi import mc_each, mc_key
 from ._calls import Call
 from ._options import milliseconds
 from ._pack import FlatKeys, Key, encode, pack_keys
@@ -23,9 +23,8 @@ class Size(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_size_async(store, queue, tag,
-                                mc_key(span(self._name).address, len(self._name)),
-                                byref(self._bytes))
+        self.give('mc_store_size_async', store, queue, tag,
+                  mc_key(span(self._name).address, len(self._name)), byref(self._bytes))
 
     def result(self) -> int:
         """Bytes."""
@@ -40,7 +39,8 @@ class Match(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_match_async(store, queue, tag, self._flat.native, byref(self._matched))
+        self.give('mc_store_match_async', store, queue, tag, self._flat.native,
+                  byref(self._matched))
 
     def result(self) -> int:
         """How many."""
@@ -56,9 +56,9 @@ class MatchBlocks(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_match_blocks_async(
-            store, queue, tag, self._prefixes.address, self._prefixes.count, self._hashes.address,
-            self._size, self._hashes.bytes // self._size, byref(self._matched))
+        self.give('mc_store_match_blocks_async', store, queue, tag, self._prefixes.address,
+                  self._prefixes.count, self._hashes.address, self._size,
+                  self._hashes.bytes // self._size, byref(self._matched))
 
     def result(self) -> int:
         """How many."""
@@ -75,8 +75,8 @@ class Remove(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_remove_async(store, queue, tag, self._flat.native, self._force,
-                                  self._codes.buffer_info()[0])
+        self.give('mc_store_remove_async', store, queue, tag, self._flat.native, self._force,
+                  self._codes.buffer_info()[0])
 
     def result(self) -> dict[Key, Result]:
         """For each key."""
@@ -98,8 +98,8 @@ class Keys(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_list_async(store, queue, tag, self._prefix, len(self._prefix), self._each,
-                                None)
+        self.give('mc_store_list_async', store, queue, tag, self._prefix, len(self._prefix),
+                  self._each, None)
 
     def result(self) -> List[Tuple[bytes, int]]:
         """The keys."""
@@ -114,8 +114,8 @@ class RemovePrefix(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_remove_prefix_async(store, queue, tag, self._prefix, len(self._prefix),
-                                         self._force, byref(self._removed))
+        self.give('mc_store_remove_prefix_async', store, queue, tag, self._prefix,
+                  len(self._prefix), self._force, byref(self._removed))
 
     def result(self) -> int:
         """How many."""
@@ -131,8 +131,8 @@ class HealthOf(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_health_async(store, queue, tag, self._timeout, byref(self._nodes),
-                                  byref(self._free))
+        self.give('mc_store_health_async', store, queue, tag, self._timeout, byref(self._nodes),
+                  byref(self._free))
 
     def result(self) -> tuple[int, int]:
         """Nodes that are ready, and free bytes."""

@@ -5,15 +5,15 @@ all memory that the library uses.
 """
 from __future__ import annotations
 
-from ctypes import byref
 from array import array
-from typing import Any, Iterable, NamedTuple, Optional, Sequence
+from itertools import chain, starmap
+from typing import Any, Iterable, List, NamedTuple, Optional, Sequence
 
-from ._abi import lib
+from ._abi import check, unchecked
 from ._handle import Handle
 from ._options import milliseconds
 from ._pack import Buffers, FlatKeys, Key, Results, pack_keys
-from .buffers import Span, span, spans
+from .buffers import Span, owned, span, spans
 from .errors import CODES, PUTS, Result
 from .options import PutOptions, native
 
@@ -21,9 +21,23 @@ from .options import PutOptions, native
 class Call:
     """One call. `begin` with a queue returns at once; without one it waits."""
 
-    uses: Optional[Handle] = None  # beside the store; it stays open until the call is done
+    uses: Sequence[Handle] = ()  # beside the store; they stay open until the call is done
     memory: Any = None  # of the caller
     limits: Any = None  # of this call, if it has some
+    said: Sequence[int] = ()  # the code by which the library took it, or refused it
+
+    def give(self, name: str, *arguments: Any) -> None:
+        """To a function of the library. What it said is noted in the same step, so that it is
+        known when a signal's handler raises behind it."""
+        said: List[int] = []
+        self.said = said
+        said.extend(starmap(getattr(unchecked, name), (arguments,)))
+        check(said[0])
+
+    @property
+    def given(self) -> bool:
+        """Whether the library has it."""
+        return bool(self.said) and not self.said[0]
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
@@ -47,14 +61,14 @@ class PutKeys(Call):
         self._options = native(options)
         self._flat = FlatKeys(keys)
         self.memory = Buffers([spans(value) for value in values])
+        self.uses = self.memory.owned
         self.results = Results(self._flat.count)
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
         b = self.memory
-        lib.mc_store_put_keys(store, self._flat.native, b.buffers.buffer_info()[0],
-                              b.ends.buffer_info()[0], queue, tag, self._options,
-                              self.results.address)
+        self.give('mc_store_put_keys', store, self._flat.native, b.buffers.buffer_info()[0],
+                  b.ends.buffer_info()[0], queue, tag, self._options, self.results.address)
 
     def result(self) -> dict[Key, Result]:
         """For each key."""
@@ -71,14 +85,14 @@ class GetKeys(Call):
         self._wait = milliseconds(wait)
         self._flat = FlatKeys(keys)
         self.memory = Buffers([spans(value, writable=True) for value in values])
+        self.uses = self.memory.owned
         self.results = Results(self._flat.count)
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
         b = self.memory
-        lib.mc_store_get_keys(store, self._flat.native, b.buffers.buffer_info()[0],
-                              b.ends.buffer_info()[0], queue, tag, self._wait,
-                              self.results.address)
+        self.give('mc_store_get_keys', store, self._flat.native, b.buffers.buffer_info()[0],
+                  b.ends.buffer_info()[0], queue, tag, self._wait, self.results.address)
 
     def result(self) -> dict[Key, Result]:
         """For each key."""
@@ -117,12 +131,13 @@ class GetRanges(Call):
             items[4 * n + 2], items[4 * n + 3] = at + 48 * begin, len(each)
             begin += len(each)
         self.memory = (named, places, flat, items)
+        self.uses = owned(chain.from_iterable(places))
         self.results = Results(named.count)
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library, which knows no queue for it."""
-        lib.mc_store_get_ranges(store, self.memory[3].buffer_info()[0], self.results.count,
-                                self._wait, self.results.address)
+        self.give('mc_store_get_ranges', store, self.memory[3].buffer_info()[0], self.results.count,
+                  self._wait, self.results.address)
 
     def result(self) -> dict[Key, Result]:
         """For each key."""
@@ -147,8 +162,8 @@ class ExistsKeys(Call):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        lib.mc_store_exists_keys(store, self._flat.native, queue, tag,
-                                self._found.buffer_info()[0])
+        self.give('mc_store_exists_keys', store, self._flat.native, queue, tag,
+                  self._found.buffer_info()[0])
 
     def result(self) -> list[bool]:
         """For each key."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import time
+from threading import get_ident
 from typing import Any, Callable, List, Optional
 
 from ._abi import lib, mc_call_options, mc_each_progress
@@ -14,6 +15,8 @@ Seconds = Optional[float]  # None: as the store's option `timeout`
 
 _AS_EVER = contextlib.nullcontext()
 _LEAST = 0.001
+_set: 'dict[int, Limits]' = {}  # by thread; left behind where a signal's handler raised
+_reporting: 'set[int]' = set()  # threads in a call's progress
 
 
 class Limits:
@@ -29,10 +32,13 @@ class Limits:
         def tell(_: Any, done: int, total: int) -> int:
             assert progress is not None
             try:
+                _reporting.add(get_ident())
                 if not errors:
                     progress(done, total)
             except BaseException as e:  # as the interrupt of a user
                 errors.append(e)
+            finally:
+                _reporting.discard(get_ident())
             return len(errors)
 
         self._native = mc_call_options(
@@ -40,10 +46,12 @@ class Limits:
             mc_each_progress() if progress is None else mc_each_progress(tell))
 
     def __enter__(self) -> None:
+        _set[get_ident()] = self
         lib.mc_call_with(self._native)
 
     def __exit__(self, *_: object) -> None:
         lib.mc_call_with(None)
+        _set.pop(get_ident(), None)
         if self._errors:
             raise self._errors[0]
 
@@ -51,6 +59,9 @@ class Limits:
 def limited(timeout: Seconds, progress: Optional[Progress] = None) -> Any:
     """A context for calls; that of the store's own options costs nothing."""
     if timeout is None and progress is None:
+        if _set and get_ident() in _set and get_ident() not in _reporting:  # left behind
+            lib.mc_call_with(None)
+            _set.pop(get_ident(), None)
         return _AS_EVER
     return Limits(timeout, progress)
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from array import array
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Optional, Sequence, Union
 
 from ._abi import mc_keys
-from .buffers import Span, span
+from .buffers import Span, owned, span
 
 Key = Union[str, bytes]
 
@@ -96,10 +96,11 @@ def pack_keys(keys: Sequence[Key]) -> Packed:
 class Buffers:
     """`mc_buffer` for each piece of memory of each value, and where each value's end."""
 
-    __slots__ = ('buffers', 'ends', 'keep')
+    __slots__ = ('buffers', 'ends', 'keep', 'owned')
 
     def __init__(self, values: Sequence[Sequence[Span]]) -> None:
         self.keep = values
+        self.owned = owned(chain.from_iterable(values))
         self.buffers = array('Q', [word for value in values for part in value
                                    for word in (part.address, part.bytes)])
         self.ends = array('I', accumulate(map(len, values)))

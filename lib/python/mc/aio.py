@@ -94,8 +94,7 @@ class Store:
         ended = asyncio.get_running_loop().create_future()
         told = None if progress is None else _Told(progress)
         call.limits = limited(timeout, told)
-        with call.limits:
-            flight = self._queue.begin(call, ended)
+        flight = self._queue.begin(call, ended)
 
         def cancel() -> None:
             with contextlib.suppress(Invalid):  # it is being closed, which ends the call

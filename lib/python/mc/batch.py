@@ -4,13 +4,14 @@ from __future__ import annotations
 import enum
 import threading
 from ctypes import byref, c_void_p
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 from ._abi import lib, mc_status
-from ._handle import Handle, close_with
+from ._handle import Handle, Pins, close_with, using
 from ._options import c_text, milliseconds
 from ._requests import READ, WRITE, Numbers, Requests
-from .buffers import OwnMemory, span
+from .buffers import OwnMemory, Span, owned, span
 from .errors import CODES, Code, Invalid
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class _Collects:
         """Raises when no more can be added."""
         raise NotImplementedError
 
+    def _hold(self, local: Span) -> None:
+        """Keeps memory of an engine where it is."""
+
     def read(self, local: Any, peer: 'Peer', offset: int = 0, *, timeout: Optional[float] = None,
              priority: Priority = Priority.MEDIUM) -> int:
         """Fills `local` from the peer's bytes at `offset`. Returns the request's index."""
@@ -75,6 +79,7 @@ class _Collects:
         limit = 0 if timeout is None else milliseconds(timeout)
         with self._lock:
             self._check()
+            self._hold(found)
             self._ready.add(op, found, peer.segment, offset, priority, limit)
             self._count += 1
             return self._count - 1
@@ -97,6 +102,7 @@ class _Collects:
         limit = 0 if timeout is None else milliseconds(timeout)
         with self._lock:
             self._check()
+            self._hold(found)
             first = self._count
             self._count += self._ready.add_many(op, found, peer.segment, here, there, sizes,
                                                 priority, limit)
@@ -111,17 +117,18 @@ class Batch(_Collects):
         super().__init__(engine)
         with engine._handle as pointer:
             batch = lib.mc_batch_allocate(pointer)
-        free = self._free_of(engine._handle)
-        self._handle = Handle('this batch', batch, free, engine._handle, keep=self._ready.keep,
-                              first=True)
+        self._handle = Handle('this batch', batch, partial(lib.mc_batch_free, pointer),
+                              engine._handle, keep=self._ready.keep, first=True)
+        self._held = Pins()
+        self._handle.after = self._held.release
         close_with(self, self._handle)
 
     def _check(self) -> None:
         self._handle.check()
 
-    @staticmethod
-    def _free_of(engine: Handle) -> Any:
-        return lambda batch: lib.mc_batch_free(engine.pointer, batch)
+    def _hold(self, local: Span) -> None:
+        for memory in owned([local]):
+            self._held.add(memory)
 
     def submit(self) -> None:
         """Begins the requests that have not begun: all of them, or none."""
@@ -203,7 +210,8 @@ class Prepared(_Collects):
                 self._handle = Handle('this', out.value, lib.mc_prepared_free, self.engine._handle,
                                       keep=self._ready.keep, first=True)
                 close_with(self, self._handle)
-                self._own = [s.keep for s in self._ready.keep if isinstance(s.keep, OwnMemory)]
+                own = [s.keep for s in self._ready.keep if isinstance(s.keep, OwnMemory)]
+                self._own = list({memory.handle: memory for memory in own}.values())
                 self._ready.clear()
         self._handle.check()
         for memory in self._own:
@@ -214,13 +222,16 @@ class Prepared(_Collects):
         """Carries all of them out. Raises the first failure; past `timeout` it is `Timeout`, and
         no byte is read or written any more. `BufferError` when memory of them was closed."""
         with self._made() as prepared:
-            lib.mc_prepared_run(prepared, milliseconds(timeout))
+            using((memory.handle for memory in self._own), lib.mc_prepared_run, prepared,
+                  milliseconds(timeout))
 
     def start(self, timeout: Optional[float] = None) -> Batch:
         """Begins them, and returns the batch that they fly in. Wait for it before the next."""
         with self._made() as prepared:
             batch = Batch(self.engine)
             limit = 0 if timeout is None else milliseconds(timeout)
+            for memory in self._own:
+                batch._held.add(memory.handle)
             with batch._handle as pointer:
                 lib.mc_prepared_submit(prepared, pointer, limit, None, 0)
             batch._count = self._count

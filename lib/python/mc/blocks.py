@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Optional, Sequence, Union
 
 from ._abi import lib, mc_kv_blocks, mc_kv_region
 from ._calls import Call
-from ._handle import Handle, close_with
+from ._handle import Handle, Pins, close_with
 from ._options import milliseconds
 from ._pack import Key, Results, encode
-from .buffers import Span, span
+from .buffers import OwnMemory, Span, span
 from .errors import Busy
 from .options import PutOptions, native
 
@@ -47,15 +47,23 @@ class KvLayout:
 
     def __init__(self, store: Handle, regions: Sequence[Region], blocks: int) -> None:
         self.blocks = blocks
+        self._memory = [r.memory for r in regions if isinstance(r.memory, OwnMemory)]
         self.bytes = sum(r.rows * r.bytes for r in regions)  # of a value
         keep = [_place(r, blocks) for r in regions]
         natives = (mc_kv_region * len(regions))(*(_native(r, at) for r, at in zip(regions, keep)))
         out = c_void_p()
+        held = Pins(memory.handle for memory in self._memory)
         with store as pointer:
             lib.mc_kv_layout_new(pointer, natives, len(regions), blocks, byref(out))
         assert out.value is not None
         self._handle = Handle('this layout', out.value, lib.mc_kv_layout_free, store, keep)
+        self._handle.after = held.release
         close_with(self, self._handle)
+
+    def check(self) -> None:
+        """Raises `BufferError` when memory of it was closed."""
+        for memory in self._memory:
+            memory.span()
 
     def close(self) -> None:
         """Withdraws the memory. `Busy` when calls still use it after a minute."""
@@ -108,7 +116,8 @@ class BlocksCall(Call):
 
     def __init__(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any,
                  regions: tuple[int, int], hash_bytes: int) -> None:
-        self.uses, self.memory = layout._handle, layout
+        layout.check()
+        self.uses, self.memory = (layout._handle,), layout
         hashed, numbered, name = joined(hashes), numbers(blocks), encode(prefix)
         count = numbered.bytes // 4
         if hashed.bytes != count * hash_bytes:
@@ -132,9 +141,8 @@ class PutBlocks(BlocksCall):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        assert self.uses is not None
-        lib.mc_store_put_blocks(store, self.uses.pointer, self._native, queue, tag,
-                                native(self.options), self.results.address)
+        self.give('mc_store_put_blocks', store, self.uses[0].pointer, self._native, queue, tag,
+                  native(self.options), self.results.address)
 
 
 class GetBlocks(BlocksCall):
@@ -144,6 +152,5 @@ class GetBlocks(BlocksCall):
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
-        assert self.uses is not None
-        lib.mc_store_get_blocks(store, self.uses.pointer, self._native, queue, tag,
-                                milliseconds(self.wait), self.results.address)
+        self.give('mc_store_get_blocks', store, self.uses[0].pointer, self._native, queue, tag,
+                  milliseconds(self.wait), self.results.address)

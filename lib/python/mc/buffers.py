@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 from ctypes import (POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_ssize_t,
                     c_uint8, c_uint16, c_uint64, c_void_p, py_object)
-from typing import Any, NamedTuple, Optional
+from typing import Any, Iterable, List, NamedTuple, Optional
+
+from ._handle import Handle
 
 _HOST = (1, 3)  # DLPack's host memory, plain and pinned
 
@@ -29,6 +31,11 @@ class OwnMemory:
 
     def span(self) -> Span:
         """Where."""
+        raise NotImplementedError
+
+    @property
+    def handle(self) -> Handle:
+        """Whose memory it is."""
         raise NotImplementedError
 
     def of_host(self) -> None:
@@ -101,6 +108,11 @@ def span(thing: Any, writable: bool = False, anywhere: bool = False) -> Span:
     if writable and view.readonly:
         raise BufferError(f'{_name(thing)} is read-only')
     return Span(_address(view), view.nbytes, view)
+
+
+def owned(found: Iterable[Span]) -> List[Handle]:
+    """The library's memory among them, which must not be freed while it is used."""
+    return [s.keep.handle for s in found if isinstance(s.keep, OwnMemory)]
 
 
 def spans(value: Any, writable: bool = False) -> list[Span]:

@@ -15,16 +15,18 @@ Any object may be used from any thread. Offsets count from the first byte of the
 """
 from __future__ import annotations
 
+from collections import deque
 from ctypes import (byref, c_char, c_uint32, c_uint64, c_void_p, create_string_buffer, sizeof,
                     string_at)
+from itertools import repeat, starmap
 from typing import Any, NamedTuple, Optional
 
 from ._abi import CONSTANTS, lib, mc_device, mc_each_notice
-from ._handle import Handle, close_with
+from ._handle import Handle, Pins, close_with, using
 from ._options import c_text, given, milliseconds
 from ._requests import READ, WRITE, words_of
 from .batch import SECONDS, Batch, Prepared, Priority, State, Status
-from .buffers import OwnMemory, Span, device_span, span
+from .buffers import OwnMemory, Span, device_span, owned, span
 
 __all__ = ['Batch', 'Device', 'Engine', 'Memory', 'Notice', 'Peer', 'Prepared', 'Priority',
            'Slice', 'State', 'Status', 'allocate']
@@ -61,6 +63,11 @@ class Slice(OwnMemory):
             raise BufferError('this memory is closed')
         return Span(self.memory.address + self.offset, self.nbytes, self)
 
+    @property
+    def handle(self) -> Handle:
+        """Of all of it."""
+        return self.memory._handle
+
     def of_host(self) -> None:
         """Raises `BufferError` where it is a device's or a file's."""
         self.memory.of_host()
@@ -92,8 +99,18 @@ class Memory(OwnMemory):
         self.address: int = lib.mc_memory_data(pointer) or 0
         self.nbytes: int = lib.mc_memory_bytes(pointer)
         self.offset: int = lib.mc_memory_offset(pointer)
-        self._handle = Handle('this memory', pointer, lib.mc_memory_free, parent, keep)
+        self._handle = Handle('this memory', pointer, lib.mc_memory_free, parent, keep,
+                              postpones=True)
+        kept = keep if type(keep) is tuple else (keep,)
+        beneath = owned(part for part in kept if isinstance(part, Span))
+        if beneath:  # it is registered once more
+            self._handle.after = Pins(beneath).release
         close_with(self, self._handle)
+
+    @property
+    def handle(self) -> Handle:
+        """Its own."""
+        return self._handle
 
     def span(self) -> Span:
         """Where it lies."""
@@ -128,7 +145,9 @@ class Memory(OwnMemory):
                               'read it by a transfer')
 
     def close(self) -> None:
-        """Withdraws it. Requests of peers that still touch it end first."""
+        """Withdraws it. Calls of other threads and requests of peers that still touch it end first.
+        While a batch, a layout or a call on a queue uses it, it stays where it is until they are
+        closed or taken; whatever begins after this is refused."""
         self._handle.close()
 
     def __enter__(self) -> 'Memory':
@@ -176,8 +195,8 @@ class Peer:
     def _transfer(self, op: int, local: Span, offset: int, timeout: Optional[float]) -> None:
         words = words_of(op, local, self.segment, offset)
         with self.engine._handle as engine:
-            lib.mc_transfer(engine, words.buffer_info()[0],
-                            milliseconds(SECONDS if timeout is None else timeout))
+            using(owned([local]), lib.mc_transfer, engine, words.buffer_info()[0],
+                  milliseconds(SECONDS if timeout is None else timeout))
 
     def offset_of(self, address: int, size: int) -> int:
         """Where a range lies in the segment that the peer has at this address. `Unsupported` when
@@ -200,6 +219,11 @@ class Peer:
                 lib.mc_segment_close(engine, self.segment)
 
 
+def _notice(native: Any) -> Notice:
+    return Notice(_text(getattr(native, 'from')), _text(native.name),
+                  string_at(native.data, native.bytes))
+
+
 def _text(value: bytes) -> str:
     return value.decode(errors='replace')
 
@@ -217,6 +241,7 @@ class Engine:
 
     def _begin(self, handle: Handle) -> None:
         self._handle = handle
+        self._taken: deque[Notice] = deque()  # kept where a signal's handler raised
         with handle as engine:
             self.address: str = lib.mc_engine_address(engine).decode()
 
@@ -286,16 +311,37 @@ class Engine:
     def notices(self, most: int = 1024) -> list[Notice]:
         """Takes what peers have sent. Never waits; `notices_fileno` is readable while some wait."""
         found: list[Notice] = []
+        errors: list[BaseException] = []
 
         def each(_: Any, notice: Any) -> int:
-            n = notice.contents
-            found.append(Notice(_text(getattr(n, 'from')), _text(n.name),
-                                string_at(n.data, n.bytes)))
-            return 0
+            one = None
+            try:
+                one = _notice(notice.contents)
+                found.append(one)
+            except BaseException as e:  # of a signal's handler
+                errors.append(e)
+                if not found or found[-1] is not one:
+                    found.append(_notice(notice.contents))
+            return len(errors)
 
         with self._handle as engine:
-            lib.mc_notices_take(engine, most, mc_each_notice(each), None)
-        return found
+            left = most - len(self._taken)
+            try:
+                if left > 0:
+                    lib.mc_notices_take(engine, left, mc_each_notice(each), None)
+            finally:
+                self._taken.extend(found)
+        if errors:
+            raise errors[0]
+        out: list[Notice] = []
+        try:
+            out.extend(starmap(self._taken.popleft, repeat((), min(most, len(self._taken)))))
+        except IndexError:  # another thread took some
+            pass
+        except BaseException:
+            self._taken.extendleft(reversed(out))
+            raise
+        return out
 
     def notices_fileno(self) -> int:
         """A descriptor that is readable while notices wait. Only poll it."""

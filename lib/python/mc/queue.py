@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
+import select
+import threading
 import time
 from ctypes import byref, c_void_p
+from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
 
 from ._abi import lib, mc_done
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
-from ._handle import Handle, close_with
+from ._handle import Handle, Pins, close_with
 from ._limits import Seconds, limited
 from ._options import milliseconds
 from ._pack import Key
@@ -30,16 +34,18 @@ if TYPE_CHECKING:
     from .store import Store
 
 _TAKE = 256  # at a time
+_LONGEST_MS = 1 << 30
 
 
 class Flight:
     """A call on a queue. When it is taken, `code` is the whole call's, `failed` counts items that
     did not succeed, and `result()` tells of each as the method of the same name of `Store` does."""
 
-    __slots__ = ('tag', 'call', 'code', 'failed', 'bytes', 'context', '__weakref__')
+    __slots__ = ('tag', 'call', 'code', 'failed', 'bytes', 'context', '_held', '__weakref__')
 
     def __init__(self, tag: int, call: Call, context: Any) -> None:
         self.tag, self.call, self.context = tag, call, context
+        self._held = Pins(call.uses)
         self.code: Optional[Code] = None
         self.failed = 0
         self.bytes = 0
@@ -57,6 +63,64 @@ class Flight:
             raise error(self.code, 'a call on a queue was not carried out')
         return self.call.result()
 
+    def _land(self, code: Code, failed: int, moved: int) -> None:
+        """The library uses nothing of it any more. Once more: nothing."""
+        if self.code is None:
+            self.failed, self.bytes = failed, moved
+            self.code = code
+        self._held.release()
+        self.call.end()  # behind that: a layout that nobody else has is closed here
+
+
+class _Flights:
+    """Calls that the library has or had, until `take` has returned them."""
+
+    def __init__(self) -> None:
+        self.flying: dict[int, Flight] = {}
+        self._landed: list[Flight] = []
+        self._lock = threading.RLock()
+        self._rooms: list[Any] = []  # what the library gave; it stays if a signal's handler raises
+
+    def collect(self, queue: int) -> None:
+        """What is done has landed."""
+        fresh = full = False
+        with self._lock:
+            while full or not fresh:
+                fresh = not self._rooms
+                if fresh:
+                    room = (mc_done * _TAKE)()
+                    self._rooms.append(room)
+                    lib.mc_queue_take(queue, room, _TAKE)
+                full = self._land(self._rooms[0])
+                del self._rooms[0]
+
+    def _land(self, room: Any) -> bool:
+        """Whether it was full."""
+        for done in room:
+            if not done.tag:
+                return False
+            flight = self.flying.get(done.tag)
+            if flight is not None:
+                flight._land(CODES[done.code], done.failed, done.bytes)
+                self._landed.extend(map(self.flying.pop, (done.tag,)))  # in one step
+        return True
+
+    def give_up(self) -> None:
+        """All, whose queue is closed."""
+        for tag, flight in list(self.flying.items()):
+            flight._land(Code.UNAVAILABLE, 0, 0)
+            self.flying.pop(tag, None)
+
+    @property
+    def some(self) -> bool:
+        """Whether some are done and nobody has them."""
+        return bool(self._landed or self._rooms)
+
+    def landed(self) -> list[Flight]:
+        """Those that have landed, once."""
+        landed, self._landed = self._landed, []
+        return landed
+
 
 class Queue:
     """Calls on one store. `threads` carry them out; at most `depth` may be not taken yet."""
@@ -68,48 +132,30 @@ class Queue:
             lib.mc_queue_open(lib.mc_store_engine(pointer), threads, depth, byref(out))
         assert out.value is not None
         self._tags = itertools.count(1)
-        self._flying: dict[int, Flight] = {}
-        self._handle = Handle('this queue', out.value, self._closing(self._flying), store._handle,
+        self._flights = _Flights()
+        self._handle = Handle('this queue', out.value, lib.mc_queue_close, store._handle,
                               first=True)
-        self._handle.settle = self._settling(self._handle.pointer, self._flying)
+        self._handle.settle = partial(_settle, out.value, self._flights)
+        self._handle.after = self._flights.give_up
+        self._fd: int = lib.mc_queue_fd(out.value)
+        self._handle.wake = partial(os.eventfd_write, self._fd, 1)
         close_with(self, self._handle)
-
-    @staticmethod
-    def _settling(pointer: int, flying: dict[int, Flight]) -> Any:
-        def settle(seconds: float) -> bool:
-            """Cancels what flies and waits for it; a get that waits may take longer."""
-            deadline = time.monotonic() + seconds
-            for tag in list(flying):
-                with contextlib.suppress(NotFound):
-                    lib.mc_queue_cancel(pointer, tag)
-            while flying and time.monotonic() < deadline:
-                with contextlib.suppress(Timeout):
-                    lib.mc_queue_wait(pointer, milliseconds(deadline - time.monotonic()))
-                _take(pointer, flying)
-            return not flying
-        return settle
-
-    @staticmethod
-    def _closing(flying: dict[int, Flight]) -> Any:
-        def free(pointer: int) -> None:
-            lib.mc_queue_close(pointer)
-            for tag in list(flying):
-                _land(flying.pop(tag, None), Code.UNAVAILABLE, 0, 0)
-        return free
 
     def begin(self, call: Call, context: Any = None, timeout: Seconds = None) -> Flight:
         """Any call; `context` is the caller's, to know it by. `Busy` when the queue is full.
         `timeout`, in seconds, counts from here on; None: the store's, from when it runs."""
         flight = Flight(next(self._tags), call, context)
-        if call.uses is not None:
-            call.uses.__enter__()
-        self._flying[flight.tag] = flight
+        flying = self._flights.flying
+        if call.limits is None:
+            call.limits = limited(timeout)
         try:
-            with limited(timeout), self._handle as queue, self.store._handle as store:
+            flying[flight.tag] = flight
+            with call.limits, self._handle as queue, self.store._handle as store:
                 call.begin(store, queue, flight.tag)
         except BaseException:
-            if self._flying.pop(flight.tag, None) is not None and call.uses is not None:
-                call.uses.__exit__()
+            if not call.given:  # else it goes on, whatever a signal's handler raises
+                flying.pop(flight.tag, None)
+                flight._held.release()
             raise
         return flight
 
@@ -149,16 +195,24 @@ class Queue:
     def take(self) -> list[Flight]:
         """What is done, in the order in which it was. Never waits."""
         with self._handle as queue:
-            return _take(queue, self._flying)
+            self._flights.collect(queue)
+        return self._flights.landed()
 
     def wait(self, timeout: float) -> bool:
-        """Until something is done and not taken. False when nothing was."""
-        try:
-            with self._handle as queue:
-                lib.mc_queue_wait(queue, milliseconds(timeout))
-            return True
-        except Timeout:
-            return False
+        """Until something is done and not taken. False when nothing was. `Invalid` when the queue
+        is closed meanwhile."""
+        deadline = time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        while True:
+            with self._handle:
+                if self._flights.some:
+                    return True
+                left = max(deadline - time.monotonic(), 0)
+                ready = poll.poll(min(milliseconds(left), _LONGEST_MS))  # a signal interrupts it
+            self._handle.check()
+            if ready or not left:
+                return bool(ready)
 
     def cancel(self, flight: Flight) -> None:
         """Ends it early if it has not begun. No byte of it is touched any more once it is taken."""
@@ -176,11 +230,11 @@ class Queue:
 
     def flights(self) -> list[Flight]:
         """Calls that are not taken yet."""
-        return list(self._flying.values())
+        return list(self._flights.flying.values())
 
     def __len__(self) -> int:
         """How many calls are not taken yet."""
-        return len(self._flying)
+        return len(self._flights.flying)
 
     def close(self) -> None:
         """Cancels what has not begun, waits for the rest, and forgets what is not taken."""
@@ -193,24 +247,14 @@ class Queue:
         self.close()
 
 
-def _take(queue: int, flying: dict[int, Flight]) -> list[Flight]:
-    taken: list[Flight] = []
-    room = (mc_done * _TAKE)()
-    while True:
-        count = lib.mc_queue_take(queue, room, _TAKE)
-        for done in room[:count]:
-            flight = flying.pop(done.tag, None)
-            if flight is not None:
-                _land(flight, CODES[done.code], done.failed, done.bytes)
-                taken.append(flight)
-        if count < _TAKE:
-            return taken
-
-
-def _land(flight: Optional[Flight], code: Code, failed: int, moved: int) -> None:
-    if flight is None:
-        return
-    flight.code, flight.failed, flight.bytes = code, failed, moved
-    if flight.call.uses is not None:
-        flight.call.uses.__exit__()
-    flight.call.end()  # behind that: a layout that nobody else has is closed here
+def _settle(queue: int, flights: _Flights, seconds: float) -> bool:
+    """Cancels what flies and waits for it; a get that waits may take longer."""
+    deadline = time.monotonic() + seconds
+    for tag in list(flights.flying):
+        with contextlib.suppress(NotFound):
+            lib.mc_queue_cancel(queue, tag)
+    while flights.flying and time.monotonic() < deadline:
+        with contextlib.suppress(Timeout):
+            lib.mc_queue_wait(queue, milliseconds(deadline - time.monotonic()))
+        flights.collect(queue)
+    return not flights.flying

@@ -25,12 +25,12 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from ._abi import CONSTANTS, lib, mc_each, mc_key, mc_lend_options, mc_place
 from ._calls import Call, ExistsKeys, GetKeys, GetRanges, Piece, PutKeys
-from ._handle import Handle, close_with
+from ._handle import Handle, close_with, using
 from ._limits import Progress, Seconds, deadline, left, limited
 from ._options import c_text, given, milliseconds
 from ._pack import FlatKeys, Key, Results, decode, encode, pack_keys
 from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
-from .buffers import fresh_bytes, span
+from .buffers import fresh_bytes, owned, span
 from .engine import Engine, Memory, allocate
 from .errors import CODES, Busy, NoSpace, NotFound, Put, Result, error
 from .options import PutOptions
@@ -109,11 +109,10 @@ class Store:
     def _run(self, call: Call, timeout: Seconds = None,
              progress: Optional[Progress] = None) -> Any:
         with limited(timeout, progress), self._handle as store:
-            if call.uses is None:
-                call.begin(store, None, 0)
+            if call.uses:
+                using(call.uses, call.begin, store, None, 0)
             else:
-                with call.uses:
-                    call.begin(store, None, 0)
+                call.begin(store, None, 0)
         call.end()
         return call.result()
 
@@ -121,7 +120,7 @@ class Store:
              progress: Optional[Progress]) -> Result:
         """Of a call with one item; raises what failed, with its text."""
         with limited(timeout, progress), self._handle as store:
-            call.begin(store, None, 0)
+            using(call.uses, call.begin, store, None, 0)
             call.end()
             code = call.results.words[0]
             if code:
@@ -158,7 +157,8 @@ class Store:
         if isinstance(into, (list, tuple)):
             return self._one(GetKeys([key], [into]), timeout, progress).bytes
         found = span(into, writable=True)
-        return self._get(encode(key), found.address, found.bytes, timeout, progress)
+        return int(using(owned([found]), self._get, encode(key), found.address, found.bytes,
+                         timeout, progress))
 
     def _get(self, name: bytes, address: int, capacity: int, timeout: Seconds,
              progress: Optional[Progress]) -> int:
@@ -392,7 +392,7 @@ class Store:
             if self._engine is None:
                 with self._handle as store:
                     pointer = lib.mc_store_engine(store)
-                below = Handle(f'the engine of {self.name}', pointer, lambda _: None, self._handle)
+                below = Handle(f'the engine of {self.name}', pointer, bool, self._handle)
                 self._engine = Engine._of_store(below, self)
             return self._engine
 

@@ -158,15 +158,18 @@ class Pool:
         assert self._queue is not None and self._layout is not None
         address = results.buffer_info()[0]
         with self._store._handle as store, self._layout as layout, self._queue as queue:
+            self._calls[tag] = _Call(count, now, out, results, (said, numbers, names))
             try:
                 if out:
                     lib.mc_store_put_blocks(store, layout, byref(said), queue, tag, None, address)
                 else:
                     lib.mc_store_get_blocks(store, layout, byref(said), queue, tag, 0, address)
-            except Busy:
+            except McError as e:  # else, as when a signal's handler raises, the library may have it
+                del self._calls[tag]
+                if not isinstance(e, Busy):
+                    raise
                 self._refused.append(Done(tag, [int(Code.BUSY)] * count, 0.0))
                 return
-        self._calls[tag] = _Call(count, now, out, results, (said, numbers, names))
 
     def _ended(self, done: Any) -> Done:
         call = self._calls.pop(done.tag)
