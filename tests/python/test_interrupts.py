@@ -146,17 +146,26 @@ def test_an_interrupt_loses_no_notice(monkeypatch):
         assert a.notices() == [('note-b', 'n2', b'n2')] and a.notices() == []
 
 
-def test_a_signal_ends_a_wait_for_a_queue(store):
+def test_a_signal_ends_a_wait(store):
     def ring(*_):
         raise Ping
 
+    memory, hashed = bytearray(10), bytes(32)
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        with store.queue() as queue:
-            begin = time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, 0.01)
-            with pytest.raises(Ping):
-                queue.wait(3600)
-            assert time.monotonic() - begin < 60
+        with store.queue() as queue, store.layout([mc.Region(memory, 10)], 1) as layout:
+            for wait in (lambda: queue.wait(3600),
+                         lambda: store.get_many_into({'never': memory}, wait=3600, timeout=3600),
+                         lambda: store.get_blocks(layout, 'never@', hashed, [0], wait=3600)):
+                begin = time.monotonic()
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+                with pytest.raises(Ping):
+                    wait()
+                assert time.monotonic() - begin < 60
+        memory.append(0)  # nothing uses it any more
+        store.put('long', b'value')
+        into = bytearray(5)
+        done = store.get_many_into({'long': into, 'never': memory}, wait=0.3)
+        assert [r.code for r in done.values()] == [0, mc.Code.NOT_FOUND] and into == b'value'
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -24,6 +24,7 @@ class Call:
     uses: Sequence[Handle] = ()  # beside the store; they stay open until the call is done
     memory: Any = None  # of the caller
     limits: Any = None  # of this call, if it has some
+    wait = 0.0  # seconds for values that are not stored, where a queue can carry it out
     said: Sequence[int] = ()  # the code by which the library took it, or refused it
 
     def give(self, name: str, *arguments: Any) -> None:
@@ -82,7 +83,7 @@ class GetKeys(Call):
 
     def __init__(self, keys: Sequence[Key], values: Iterable[Any], wait: float = 0.0) -> None:
         self.keys = keys
-        self._wait = milliseconds(wait)
+        self.wait, self._wait = wait, milliseconds(wait)
         self._flat = FlatKeys(keys)
         self.memory = Buffers([spans(value, writable=True) for value in values])
         self.uses = self.memory.owned

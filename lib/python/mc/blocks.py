@@ -148,8 +148,6 @@ class PutBlocks(BlocksCall):
 class GetBlocks(BlocksCall):
     """Fills blocks."""
 
-    wait = 0.0
-
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
         self.give('mc_store_get_blocks', store, self.uses[0].pointer, self._native, queue, tag,

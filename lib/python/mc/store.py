@@ -21,6 +21,7 @@ import os
 import threading
 from array import array
 from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from threading import current_thread, main_thread
 from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Union
 
 from ._abi import CONSTANTS, lib, mc_each, mc_key, mc_lend_options, mc_place
@@ -37,6 +38,7 @@ from .options import PutOptions
 from .queue import Queue
 
 _numbers = itertools.count()
+_LONG, _ROUND = 0.2, 60.0  # seconds
 _PLACES = 16  # more replicas of one value are not told
 
 
@@ -108,6 +110,8 @@ class Store:
 
     def _run(self, call: Call, timeout: Seconds = None,
              progress: Optional[Progress] = None) -> Any:
+        if call.wait > _LONG and progress is None and current_thread() is main_thread():
+            return self._run_beside(call, timeout)
         with limited(timeout, progress), self._handle as store:
             if call.uses:
                 using(call.uses, call.begin, store, None, 0)
@@ -115,6 +119,15 @@ class Store:
                 call.begin(store, None, 0)
         call.end()
         return call.result()
+
+    def _run_beside(self, call: Call, timeout: Seconds) -> Any:
+        """On a queue, so that a signal ends the wait."""
+        with self.queue(threads=1) as queue:
+            flight = queue.begin(call, timeout=timeout)
+            while not flight.done:
+                queue.wait(_ROUND)
+                queue.take()
+            return flight.result()
 
     def _one(self, call: Union[PutKeys, GetKeys], timeout: Seconds,
              progress: Optional[Progress]) -> Result:
