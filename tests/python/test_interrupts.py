@@ -75,6 +75,21 @@ def test_an_interrupted_queue_loses_no_call(store):
     assert begun and queue._handle.close(20) and queue._handle._freed
 
 
+def test_an_interrupted_batch_is_submitted_once():
+    with mc.Engine('once-a') as a, mc.Engine('once-b') as b, b.allocate(4096):
+        peer, into = a.open(b.address, timeout=20), bytearray(4096)
+        batches = [a.batch() for _ in range(64)]
+        for batch in batches:
+            batch.read(into, peer)
+        waiting = iter(batches)
+        interrupted(lambda: next(waiting).submit())
+        for batch in batches:
+            batch.wait(timeout=20)
+            assert batch.status(0).state is mc.State.COMPLETED
+            with pytest.raises(mc.NotFound):
+                batch.status(1)
+
+
 def test_a_call_that_the_library_has_is_kept_whatever_is_raised(store, monkeypatch):
     begin = mc._calls.PutKeys.begin
 

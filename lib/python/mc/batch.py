@@ -5,9 +5,10 @@ import enum
 import threading
 from ctypes import byref, c_void_p
 from functools import partial
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from ._abi import lib, mc_status
+from ._abi import check, lib, mc_status, unchecked
 from ._handle import Handle, Pins, close_with, using
 from ._options import c_text, milliseconds
 from ._requests import READ, WRITE, Numbers, Requests
@@ -134,9 +135,20 @@ class Batch(_Collects):
         """Begins the requests that have not begun: all of them, or none."""
         with self._handle as batch, self._lock:
             if self._ready:
-                lib.mc_batch_submit(self.engine._handle.pointer, batch, self._ready.address,
-                                    len(self._ready))
-                self._ready.clear()
+                self._give('mc_batch_submit', self.engine._handle.pointer, batch,
+                           self._ready.address, len(self._ready))
+
+    def _give(self, name: str, *arguments: Any) -> None:
+        """Requests to the library, once, also when a signal's handler raises behind it."""
+        said: list[int] = []
+        none = Requests()
+        none.keep = self._ready.keep
+        try:
+            said.extend(starmap(getattr(unchecked, name), (arguments,)))
+        finally:
+            if said and not said[0]:
+                self._ready = none
+        check(said[0])
 
     def notify(self, name: str, data: bytes = b'') -> None:
         """Begins the requests that have not begun. Their peers get a notice when all bytes are
@@ -144,10 +156,10 @@ class Batch(_Collects):
         with self._handle as batch, self._lock:
             if not self._ready:
                 raise ValueError('no requests that this notice would come behind')
-            lib.mc_batch_submit_notify(self.engine._handle.pointer, batch, self._ready.address,
-                                       len(self._ready), c_text(name), data, len(data))
-            self._count += len(self._ready.segments)
-            self._ready.clear()
+            notices = len(self._ready.segments)
+            self._give('mc_batch_submit_notify', self.engine._handle.pointer, batch,
+                       self._ready.address, len(self._ready), c_text(name), data, len(data))
+            self._count += notices
 
     def __len__(self) -> int:
         return self._count
