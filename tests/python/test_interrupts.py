@@ -9,6 +9,9 @@ import mc._limits
 import mc.engine
 import pytest
 
+# What is raised in a function of a weakref is printed.
+pytestmark = pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
+
 
 class Ping(Exception):
     """What the handler raises."""
@@ -16,7 +19,9 @@ class Ping(Exception):
 
 def interrupted(call):
     """Makes the call again and again; each time it is interrupted one step later, where CPython
-    looks for signals: when a function of Python begins, and when one of C has returned."""
+    looks for signals: when a function of Python begins, and when one of C has returned. Returns
+    the exceptions, which keep the frames that they met."""
+    kept = []
     for at in range(1, 2000):
         left = [at]
 
@@ -31,48 +36,50 @@ def interrupted(call):
             call()
             sys.setprofile(None)
             if left[0] > 0:
-                return
-        except Ping:
-            pass
+                return kept
+        except Ping as e:
+            kept.append(e)
         finally:
             sys.setprofile(None)
     pytest.fail('it does not end')
 
 
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')
 def test_an_interrupted_call_leaves_nothing_in_use(cluster):
     store = mc.Store(cluster.master)
     store.put('a', b'here')
     with mc.Engine('stop-there') as there, there.allocate(4096):
         engine = mc.Engine('stop-here')
         peer, memory = engine.open(there.address, timeout=20), store.allocate(4)
-        into = bytearray(4096)
+        into, kept = engine.allocate(4096), []
+        layout = store.layout([mc.Region(memory, 4)], 1)
         for call in (lambda: store.get('a'), lambda: store.exists('a'),
                      lambda: store.exists_many(['a', 'b']), lambda: store.put('a', b'other'),
                      lambda: store.get_into('a', memory), lambda: store.get('a', timeout=20),
-                     lambda: store.get_many_into({'a': memory}), lambda: peer.read(into)):
-            interrupted(call)
+                     lambda: store.get_many_into({'a': memory}), lambda: peer.read(into),
+                     lambda: store.put_blocks(layout, 'a@', bytes(32), [0])):
+            kept += interrupted(call)
         # Freed here: a child that an interrupted step left behind would be freed by it.
+        assert kept and layout._handle.close(20) and layout._handle._freed
         assert memory._handle.close(20) and memory._handle._freed
         assert engine._handle.close(20) and engine._handle._freed
         assert store._handle.close(20) and store._handle._freed
 
 
-@pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of a weakref's
 def test_an_interrupted_queue_loses_no_call(store):
-    queue, begun = store.queue(), set()
+    queue, begun, memory = store.queue(), set(), store.allocate(4)
 
     def step():
-        begun.add(queue.exists_many(['a']).tag)
+        begun.add(queue.get_many_into({'a': memory}).tag)
         while queue.flights():
             queue.wait(20)
             queue.take()
 
-    interrupted(step)
+    kept = interrupted(step)
     while queue.flights():
         assert queue.wait(20)
         queue.take()
-    assert begun and queue._handle.close(20) and queue._handle._freed
+    assert kept and begun and memory._handle.close(20) and memory._handle._freed
+    assert queue._handle.close(20) and queue._handle._freed
 
 
 def test_an_interrupted_batch_is_submitted_once():

@@ -114,15 +114,15 @@ class Handle:
     def used(self) -> memoryview:
         """A call of this thread, until that is released."""
         view = memoryview(self._calls[get_ident()])
-        if self.closed:
-            view.release()  # who keeps the exception keeps this frame
+        if self._closed or self._forks != _forks:  # no function: it may raise, and who keeps the
+            view.release()                         # exception keeps this frame
             self.check()
         return view
 
     def pin(self) -> memoryview:
         """It stays until that is released, and `free_unpinned` called."""
         view = memoryview(self._pins)
-        if self.closed:
+        if self._closed or self._forks != _forks:  # as above
             view.release()
             self.check()
         return view
@@ -206,19 +206,14 @@ class Pins:
 
     __slots__ = ('_views',)
 
-    def __init__(self, handles: Iterable[Handle] = ()) -> None:
+    def __init__(self) -> None:
         self._views: dict[Handle, memoryview] = {}
-        try:
-            for handle in handles:
-                self.add(handle)
-        except BaseException:
-            self._views.clear()
-            raise
 
-    def add(self, handle: Handle) -> None:
-        """This one too."""
-        if handle not in self._views:
-            self._views[handle] = handle.pin()
+    def add(self, *handles: Handle) -> None:
+        """These too."""
+        for handle in handles:
+            if handle not in self._views:
+                self._views[handle] = handle.pin()
 
     def release(self) -> None:
         """They are not in use any more. Once more: nothing."""
@@ -241,7 +236,8 @@ def _after_fork() -> None:
 def _at_exit() -> None:
     deadline = time.monotonic() + EXIT_SECONDS
     for handle in list(_open):
-        handle.close(max(deadline - time.monotonic(), 0))
+        with contextlib.suppress(Invalid):
+            handle.close(max(deadline - time.monotonic(), 0))
 
 
 os.register_at_fork(after_in_child=_after_fork)

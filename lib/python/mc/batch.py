@@ -128,8 +128,7 @@ class Batch(_Collects):
         self._handle.check()
 
     def _hold(self, local: Span) -> None:
-        for memory in owned([local]):
-            self._held.add(memory)
+        self._held.add(*owned([local]))
 
     def submit(self) -> None:
         """Begins the requests that have not begun: all of them, or none."""

@@ -52,9 +52,14 @@ class KvLayout:
         keep = [_place(r, blocks) for r in regions]
         natives = (mc_kv_region * len(regions))(*(_native(r, at) for r, at in zip(regions, keep)))
         out = c_void_p()
-        held = Pins(memory.handle for memory in self._memory)
-        with store as pointer:
-            lib.mc_kv_layout_new(pointer, natives, len(regions), blocks, byref(out))
+        held = Pins()
+        try:
+            held.add(*(memory.handle for memory in self._memory))
+            with store as pointer:
+                lib.mc_kv_layout_new(pointer, natives, len(regions), blocks, byref(out))
+        except BaseException:
+            held.release()
+            raise
         assert out.value is not None
         self._handle = Handle('this layout', out.value, lib.mc_kv_layout_free, store, keep)
         self._handle.after = held.release

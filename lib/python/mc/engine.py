@@ -101,11 +101,13 @@ class Memory(OwnMemory):
         self.offset: int = lib.mc_memory_offset(pointer)
         self._handle = Handle('this memory', pointer, lib.mc_memory_free, parent, keep,
                               postpones=True)
+        close_with(self, self._handle)
         kept = keep if type(keep) is tuple else (keep,)
         beneath = owned(part for part in kept if isinstance(part, Span))
         if beneath:  # it is registered once more
-            self._handle.after = Pins(beneath).release
-        close_with(self, self._handle)
+            held = Pins()
+            self._handle.after = held.release
+            held.add(*beneath)
 
     @property
     def handle(self) -> Handle:

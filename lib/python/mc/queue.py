@@ -43,9 +43,8 @@ class Flight:
 
     __slots__ = ('tag', 'call', 'code', 'failed', 'bytes', 'context', '_held', '__weakref__')
 
-    def __init__(self, tag: int, call: Call, context: Any) -> None:
-        self.tag, self.call, self.context = tag, call, context
-        self._held = Pins(call.uses)
+    def __init__(self, tag: int, call: Call, context: Any, held: Pins) -> None:
+        self.tag, self.call, self.context, self._held = tag, call, context, held
         self.code: Optional[Code] = None
         self.failed = 0
         self.bytes = 0
@@ -144,18 +143,18 @@ class Queue:
     def begin(self, call: Call, context: Any = None, timeout: Seconds = None) -> Flight:
         """Any call; `context` is the caller's, to know it by. `Busy` when the queue is full.
         `timeout`, in seconds, counts from here on; None: the store's, from when it runs."""
-        flight = Flight(next(self._tags), call, context)
-        flying = self._flights.flying
+        held, tag, flying = Pins(), next(self._tags), self._flights.flying
         if call.limits is None:
             call.limits = limited(timeout)
         try:
-            flying[flight.tag] = flight
+            held.add(*call.uses)
+            flight = flying[tag] = Flight(tag, call, context, held)
             with call.limits, self._handle as queue, self.store._handle as store:
-                call.begin(store, queue, flight.tag)
+                call.begin(store, queue, tag)
         except BaseException:
             if not call.given:  # else it goes on, whatever a signal's handler raises
-                flying.pop(flight.tag, None)
-                flight._held.release()
+                flying.pop(tag, None)
+                held.release()
             raise
         return flight
 
