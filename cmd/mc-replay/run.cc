@@ -43,7 +43,8 @@ struct RunOptions {
     v("timeout", timeout, "longest a request may take");
     v("wait-ready", wait_ready, "how long to wait for the server to be ready");
     v("report", report, "file for the report: .html with charts, .json, .md, or text");
-    v("requests", requests, "file for a JSON line per request");
+    v("requests", requests,
+      "file for a JSON line per request; its request_id is the ID of /explain/ID");
     v("gaps", gaps, "with --requests: every token gap too");
     v("progress", progress, "print progress on stderr although it is not a terminal");
   }
@@ -157,6 +158,7 @@ Result<load::DriveOptions> ask_server(const RunOptions& o, load::Target& target,
   load::DriveOptions drive;
   drive.url = target.url();
   drive.model = o.model;
+  drive.ids = strf("replay-%llx", static_cast<ull>(wall_now_ns()));
   drive.text = o.prompt == "text";
   drive.timeout = o.timeout;
   drive.concurrency = o.concurrency;

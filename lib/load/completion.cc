@@ -55,6 +55,7 @@ void Completion::head(int status, const std::map<std::string, std::string>& head
   result_.http = status;
   result_.prefill = header(headers, "x-mc-prefill");
   result_.decode = header(headers, "x-mc-decode");
+  if (std::string id = header(headers, "x-request-id"); !id.empty()) result_.request_id = id;
   if (auto n = parse_uint(header(headers, "x-mc-cached-tokens")); n) result_.cached = *n;
   if (auto ms = parse_number(header(headers, "x-mc-predicted-ttft-ms")); ms)
     result_.predicted_ttft_ms = *ms;

@@ -2,10 +2,10 @@
 // intended send, and every token has one. An event with several tokens, if its usage says so, is
 // spread over the gap before it.
 //
-// Beyond the standard it reads the headers `x-mc-prefill`, `x-mc-decode`, `x-mc-cached-tokens`,
-// `x-mc-predicted-ttft-ms` and `x-mc-reject-reason`; usage.prompt_tokens_details; and an `mc`
-// object in the last chunk: {"queue_ms","prefill_ms","transfer_ms","sched_ms","load_ms",
-// "decode_ms","kv_errors"}.
+// Beyond the standard it reads the headers `x-request-id`, `x-mc-prefill`, `x-mc-decode`,
+// `x-mc-cached-tokens`, `x-mc-predicted-ttft-ms` and `x-mc-reject-reason`;
+// usage.prompt_tokens_details; and an `mc` object in the last chunk:
+// {"queue_ms","prefill_ms","transfer_ms","sched_ms","load_ms", "decode_ms","kv_errors"}.
 //
 // Thread: one owner.
 #pragma once

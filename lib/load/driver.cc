@@ -127,6 +127,9 @@ void Driver::send(size_t index, Time intended) {
   request.method = "POST";
   request.url = options_.url + "/v1/completions";
   request.headers = {{"Content-Type", "application/json"}, {"Accept", "text/event-stream"}};
+  const std::string name =
+      options_.ids.empty() ? "" : options_.ids + "-" + std::to_string(arrived.id);
+  if (!name.empty()) request.headers.push_back({"X-Request-Id", name});
   request.body = std::move(bodies_.front());
   request.timeout = options_.timeout;
   prepared_bytes_ -= request.body.size();
@@ -135,6 +138,7 @@ void Driver::send(size_t index, Time intended) {
 
   trace::RequestResult result;
   result.id = arrived.id;
+  result.request_id = name;
   result.t_intended_ms = to_ms(intended - start_);
   result.t_sent_ms = to_ms(loop_.clock().now() - start_);
   result.input = arrived.record->input_length;

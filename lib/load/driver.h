@@ -22,6 +22,7 @@ namespace mc::load {
 struct DriveOptions {
   std::string url{};  // "http://host:port"
   std::string model{};
+  std::string ids{};  // requests are IDS-0, IDS-1, ... to the server; empty: as it names them
   bool text = false;  // prompts as text, one letter a token, instead of token ids
   Duration timeout = std::chrono::seconds(600);
   uint64_t concurrency = 0;  // 0: open load

@@ -12,6 +12,9 @@ cp "$T/out" "$T/run.json"
 jq -e '.requests.sent == 60 and .requests.ok == 60 and .requests.failed == 0' "$T/run.json" >/dev/null ||
   die "not every request finished: $(jq -c .requests "$T/run.json")"
 [ "$(wc -l <"$T/requests.jsonl")" = 60 ] || die "not a line per request"
+# Each can be looked up.
+id=$(sed -n 7p "$T/requests.jsonl" | jq -r .request_id)
+curl -fsS "$URL/explain/$id" | jq -e '.decisions | length > 0' >/dev/null || die "no decision of $id"
 
 expect 0 "$MC_BIN/mc-replay" analyze "$T/trace.jsonl" --output json --cache-tokens 2000000
 predicted=$(jq '[.. | objects | .hit_tokens? // empty] | max' "$T/out")

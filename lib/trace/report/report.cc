@@ -320,6 +320,7 @@ Json report_json(const Summary& s, const RunInfo& info) {
 
 std::string request_line(const RequestResult& r, bool gaps) {
   Json out = {{"id", r.id},
+              {"request_id", text_or_null(r.request_id)},
               {"t_intended_ms", r.t_intended_ms},
               {"t_sent_ms", maybe(r.t_sent_ms)},
               {"input", r.input},

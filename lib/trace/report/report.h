@@ -29,6 +29,7 @@ const char* name(Status status);  // "ok", "rejected", ...
 
 struct RequestResult {
   uint64_t id = 0;                  // Arrived::id
+  std::string request_id;           // the server's, as in /explain/ID; "" unknown
   double t_intended_ms = 0;         // after the start of the replay
   std::optional<double> t_sent_ms;  // absent: never sent
   uint64_t input = 0;               // prompt tokens

@@ -137,6 +137,16 @@ TEST_CASE("an error in mid-stream fails the request with its reason") {
   CHECK(r.output == 1);
 }
 
+TEST_CASE("the server's name for a request stands in place of the client's") {
+  trace::RequestResult sent;
+  sent.request_id = "ours";
+  Completion named(sent, t0), silent(sent, t0);
+  named.head(200, {{"x-request-id", "theirs"}}, t0);
+  silent.head(200, {}, t0);
+  CHECK(named.result().request_id == "theirs");
+  CHECK(silent.result().request_id == "ours");
+}
+
 TEST_CASE("a refusal names its reason from the header, else from the body") {
   Completion header({}, t0), body({}, t0), neither({}, t0);
   header.head(429, {{"x-mc-reject-reason", "ttft_slo"}}, t0);

@@ -21,6 +21,7 @@ struct Fake {
   io::Loop loop{clock};
   std::vector<http::Exchange> waiting;  // streams that were not answered at once
   std::vector<Json> bodies;
+  std::vector<std::string> ids;  // that requests gave themselves
   size_t open_max = 0;
   std::string mode = "stream";
   std::string not_ready;
@@ -54,6 +55,8 @@ struct Fake {
     auto body = parse_json(x.request().body);
     REQUIRE(body);
     bodies.push_back(std::move(*body));
+    const auto id = x.request().headers.find("x-request-id");
+    ids.push_back(id == x.request().headers.end() ? "" : id->second);
     const Json& asked = bodies.back();
     if (mode == "stream") return stream(x, asked["max_tokens"].get<uint64_t>());
     if (mode == "reject")
@@ -137,6 +140,22 @@ TEST_CASE("requests are what the trace says, and their results come in its order
     rests.insert(dump_json(Json(std::vector<int>(prompt.begin() + 512, prompt.end()))));
   }
   CHECK(rests.size() == 20);
+}
+
+TEST_CASE("a result has the name under which the server knows the request, answered or not") {
+  for (const bool answers : {true, false}) {
+    Fake fake;
+    fake.mode = answers ? "stream" : "hold";
+    Run run(fake, trace_of(2, 0), {.ids = "run"});
+    REQUIRE(fake.wait([&] { return fake.ids.size() == 2; }));
+    if (!answers) run.driver->stop("enough");
+    REQUIRE(fake.wait([&] { return run.finished; }));
+    CHECK(std::set(fake.ids.begin(), fake.ids.end()) == std::set<std::string>{"run-0", "run-1"});
+    const auto results = run.driver->take_results();
+    REQUIRE(results.size() == 2);
+    CHECK(results[0].request_id == "run-0");
+    CHECK(results[1].request_id == "run-1");
+  }
 }
 
 TEST_CASE("a prompt as text has a letter for each token and keeps the shared prefix") {

@@ -198,6 +198,7 @@ TEST_CASE("a request's line is one JSON object, with gaps only on request") {
   const auto json = parse_json(line);
   REQUIRE(json);
   CHECK((*json)["id"] == 7);
+  CHECK((*json)["request_id"].is_null());
   CHECK((*json)["ttft_ms"] == 30.0);
   CHECK((*json)["tbt_ms"] == 5.0);
   CHECK((*json)["cached"].is_null());
