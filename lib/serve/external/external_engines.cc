@@ -67,7 +67,7 @@ ExternalEngine* ExternalEngines::partner(const ExternalEngine& prefill, const Ma
 Result<> ExternalEngines::keep_in(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    auto list = read_external(path);
+    auto list = read_external(path, true);
     if (!list)
       return fail(Code::kInvalid, "--foreign-state: %s: repair it, or remove it and register again",
                   list.error().what.c_str());

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
+#include "base/options.h"
 #include "base/units.h"
 #include "io/address.h"
 #include "io/file.h"
@@ -14,6 +15,7 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kServesMax = 256, kApiKeyMax = 4096;
+constexpr size_t kUnknownMax = 4, kUnknownNameMax = 64;  // members that are named, and their bytes
 
 // 0 is what some registries send for "unknown".
 Result<uint64_t> small_number(const Json& json, const char* key, uint64_t max) {
@@ -127,6 +129,24 @@ Result<ExternalOptions> parse_external(const Json& json) {
   return o;
 }
 
+std::string unknown_members(const Json& registration) {
+  static const std::vector<std::string> known = {
+      "instance_id",   "url",       "model",   "modelname", "endpoint", "replay_endpoint",
+      "block_size",    "tenant_id", "dp_rank", "type",      "role",     "kv_group",
+      "pair",          "bootstrap", "api_key", "key_file",  "ca_file",  "lora_name",
+      "additionalsalt"};
+  std::string all;
+  size_t found = 0;
+  for (const auto& [key, value] : registration.items()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    if (++found > kUnknownMax) return all + "; ...";
+    const std::string name = key.substr(0, kUnknownNameMax), near = nearest(name, known);
+    all += strf("%sunknown member '%s'%s", all.empty() ? "" : "; ", escape(name).c_str(),
+                near.empty() ? "" : (": did you mean " + near + "?").c_str());
+  }
+  return all;
+}
+
 Json registration_json(const ExternalOptions& o) {
   Json j = {{"instance_id", o.name},        {"url", o.url},         {"modelname", o.model},
             {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
@@ -139,12 +159,16 @@ Json registration_json(const ExternalOptions& o) {
   return j;
 }
 
-Result<std::vector<ExternalOptions>> read_external(const std::string& path) {
+Result<std::vector<ExternalOptions>> read_external(const std::string& path, bool written) {
   MC_TRY(const Json list, io::unquoted(read_json_file(path)));
   if (!list.is_array()) return fail(Code::kInvalid, "%s: want a list of engines", path.c_str());
   std::vector<ExternalOptions> all;
   for (const Json& j : list) {
     auto o = parse_external(j).and_then(with_files(j));
+    // First: the member that is missing may be the one with a spelling mistake.
+    if (const std::string unknown = j.is_object() && !written ? unknown_members(j) : "";
+        !unknown.empty())
+      return fail(Code::kInvalid, "%s: engine %zu: %s", path.c_str(), all.size(), unknown.c_str());
     if (!o)
       return fail(Code::kInvalid, "%s: engine %zu: %s", path.c_str(), all.size(),
                   o.error().what.c_str());

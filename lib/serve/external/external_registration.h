@@ -39,11 +39,14 @@ bool are_halves(const ExternalOptions& first, const ExternalOptions& second);
 //   "tenant_id",
 //    "dp_rank", "type", "role", "kv_group", "pair", "bootstrap",
 //    "api_key"}
-// Errors: kInvalid, naming the member.
+// Errors: kInvalid, naming the member. Others than these are let be: see unknown_members().
 Result<ExternalOptions> parse_external(const Json& json);
+// Members that nothing reads, as "unknown member 'modelnam': did you mean modelname?"; "": none.
+std::string unknown_members(const Json& registration);
 Json registration_json(const ExternalOptions& options);  // what parse_external() reads
-// A file with a list of those; there "key_file" may name a file with the key, of mode 0600.
-Result<std::vector<ExternalOptions>> read_external(const std::string& path);
+// A file with a list of those; there "key_file" may name a file with the key, of mode 0600, and
+// unknown members are errors, unless the file was written by a conductor, maybe a newer one.
+Result<std::vector<ExternalOptions>> read_external(const std::string& path, bool written = false);
 
 // Errors: kInvalid, as parse_external().
 Result<> check_external(const ExternalOptions& options);

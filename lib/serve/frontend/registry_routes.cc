@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "serve/request/openai.h"
 
 namespace mc::serve {
@@ -95,7 +96,14 @@ void register_engine(const http::Exchange& x, const Json& json, Conductor& condu
   options->posted = true;
   if (auto added = conductor.external().add(*options); !added)
     return refuse_route(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
-  answer_route(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
+  Json done = {{"status", "registered successfully"}, {"instance_id", options->name}};
+  // Who registers may be of a later version than we are, and its engine serves all the same.
+  if (const std::string unknown = unknown_members(json); !unknown.empty()) {
+    log_warn("conductor", "external engine %s: %s; it is ignored", options->name.c_str(),
+             unknown.c_str());
+    done["ignored"] = unknown;
+  }
+  answer_route(x, done);
 }
 
 void unregister_engine(const http::Exchange& x, const Json& json, Conductor& conductor) {

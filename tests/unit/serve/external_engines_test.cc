@@ -400,6 +400,22 @@ TEST_CASE("an answer to an older registration of the same name does not count") 
   CHECK(m.conductor->external().up() == 0);
 }
 
+TEST_CASE("what a registration has beyond what is read is named in its answer") {
+  Mixed m(false);
+  const auto said = [&](const char* more) {
+    const auto r = m.administer(
+        "/register", std::string(R"({"instance_id":"a","url":"http://127.0.0.1:1")") + more + "}");
+    CHECK(r.status == 200);
+    return *parse_json(r.body);
+  };
+  CHECK_FALSE(said(R"(,"type":"vLLM","modelname":"m")").contains("ignored"));
+  CHECK(said(R"(,"block_sise":4)")["ignored"] ==
+        "unknown member 'block_sise': did you mean block_size?");
+  CHECK(said(R"(,"zebra":{}, "xx":0)")["ignored"] == "unknown member 'zebra'; unknown member 'xx'");
+  Json many = {{"k0", 0}, {"k1", 0}, {"k2", 0}, {"k3", 0}, {"k4", 0}};
+  CHECK(unknown_members(many).find("'k3'; ...") != std::string::npos);
+}
+
 TEST_CASE("a file of engines is read like registrations") {
   const std::string path = "external_engines_test.json";
   const auto write = [&](const std::string& text) {
@@ -416,6 +432,14 @@ TEST_CASE("a file of engines is read like registrations") {
   CHECK(read_external(path).error().what.find("engine 1: ") != std::string::npos);
   write("{}");
   CHECK(read_external(path).error().what.find("want a list") != std::string::npos);
+  write(R"([{"instance_id":"a","url":"http://x","modelnam":"m","zebra":1}])");
+  const std::string what = read_external(path).error().what;
+  CHECK(what.find("engine 0: ") != std::string::npos);
+  CHECK(what.find("unknown member 'modelnam': did you mean modelname?") != std::string::npos);
+  CHECK(what.find("; unknown member 'zebra'") != std::string::npos);
+  CHECK(read_external(path, true).has_value());  // a newer conductor's
+  write(R"([{"instanceid":"a","url":"http://x"}])");
+  CHECK(read_external(path).error().what.find("did you mean instance_id?") != std::string::npos);
   std::remove(path.c_str());
 }
 
