@@ -313,6 +313,25 @@ const char* name(Verdict verdict) {
   return "?";
 }
 
+namespace {
+
+// Why nothing can take the prompt. `prefills`: a prefill node could. External engines are named.
+std::string none_usable(const View& view, bool prefills) {
+  constexpr size_t kNamed = 4;
+  std::string engines;
+  size_t n = 0;
+  for (const PrefillView& node : view.prefill)
+    if (node.whole && ++n <= kNamed) engines += (engines.empty() ? "" : ", ") + node.name;
+  if (n > kNamed) engines += ", ...";
+  if (view.prefill.empty())
+    return "neither a prefill node nor an external engine of this model is there";
+  if (n == view.prefill.size()) return "no external engine of this model is usable: " + engines;
+  const std::string own = prefills ? "no decode node is usable" : "no prefill node is usable";
+  return own + (n == 0 ? "" : ", nor an external engine of this model: " + engines);
+}
+
+}  // namespace
+
 Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, const Cost& cost) {
   Decision d;
   std::vector<size_t> usable;
@@ -327,8 +346,10 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   const bool prefills = std::any_of(view.prefill.begin(), view.prefill.end(),
                                     [](const PrefillView& node) { return node.usable; });
   d.verdict = prefills ? Verdict::kNoDecode : Verdict::kNoPrefill;
-  d.reason = prefills ? "no decode node is usable" : "no prefill node is usable";
-  if (usable.empty()) return d;
+  if (usable.empty()) {
+    d.reason = none_usable(view, prefills);
+    return d;
+  }
   d.best_tokens = std::max(pooled_to(0, view, ask), pooled_to(held, view, ask));
   const Fetchable others = fetchable_of(view, ask);
   const PoolPlan plan(view.pool, ask.tokens, ask.block_tokens, cost);

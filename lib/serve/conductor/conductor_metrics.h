@@ -37,7 +37,10 @@ struct Conductor::Instruments {
         first_step_error(part(m, "first_step")),
         tbt_error(m.histogram(
             "mc_conductor_tbt_error_seconds", "predicted minus actual mean time between tokens",
-            {-1, -0.1, -0.03, -0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 1})) {}
+            {-1, -0.1, -0.03, -0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 1})) {
+    for (const char* const op : {"reserve", "lend", "prefill", "commit"})
+      for (const bool ok : {true, false}) (void)tx_counter(op, ok);  // there from the start, with 0
+  }
   static std::vector<double> error_buckets() {
     return {-10, -1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10};
   }
@@ -49,10 +52,12 @@ struct Conductor::Instruments {
   // Counts a step on a worker. Requires: `op` is a literal.
   void tx(const char* op, bool ok) {
     Counter*& known = steps[{op, ok}];
-    if (known == nullptr)
-      known = &metrics.counter("mc_conductor_tx_total", "steps of requests on workers",
-                               {{"op", op}, {"result", ok ? "ok" : "failed"}});
+    if (known == nullptr) known = &tx_counter(op, ok);
     known->add();
+  }
+  Counter& tx_counter(const char* op, bool ok) const {
+    return metrics.counter("mc_conductor_tx_total", "steps of requests on workers",
+                           {{"op", op}, {"result", ok ? "ok" : "failed"}});
   }
   void measured(const sched::Measured& m, PoolView& pool);
   Metrics& metrics;

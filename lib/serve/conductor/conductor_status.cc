@@ -13,6 +13,22 @@ namespace {
 // A worker silent for this long makes the conductor not ready; after worker_ttl it is gone.
 Duration silence_max(Duration worker_ttl) { return worker_ttl * 2 / 3; }
 
+// Why no external engine answers requests: of one, the rest are counted; "": there are none.
+std::string engines_down(const ExternalEngines& engines) {
+  std::string first;
+  size_t n = 0;
+  for (const auto& [name, e] : engines.all()) {
+    if (e->options.url.empty()) continue;  // only its cache is known
+    if (++n > 1) continue;
+    first = name + ": " +
+            (!e->up ? (e->why.empty() ? "it has not answered yet" : e->why)
+                    : strf("no engine that is up is its other half, of role %s in the group %s",
+                           e->options.role == "prefill" ? "decode" : "prefill",
+                           e->options.kv_group.c_str()));
+  }
+  return n < 2 ? first : first + strf(", and %zu more", n - 1);
+}
+
 Json worker_json(const Worker& w, Duration silence, Time now) {
   Json j = {{"name", w.node},
             {"role", w.prefill ? "prefill" : "decode"},
@@ -53,8 +69,13 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
 std::string Conductor::not_ready() const {
   if (machine_.draining()) return "draining";
   const bool external = external_->up() > 0;  // needs no workers of ours
-  if (!external && workers_.live(true) == 0) return "no prefill worker";
-  if (!external && workers_.live(false) == 0) return "no decode worker";
+  for (const bool prefill : {true, false}) {
+    if (external || workers_.live(prefill) > 0) continue;
+    const std::string down = engines_down(*external_);
+    if (!down.empty() && workers_.all().empty()) return "no external engine is up: " + down;
+    return strf("no %s worker", prefill ? "prefill" : "decode") +
+           (down.empty() ? "" : ", and no external engine is up: " + down);
+  }
   for (const bool prefill : {true, false}) {
     Duration least = Duration::max();
     for (const auto& [node, w] : workers_.all())

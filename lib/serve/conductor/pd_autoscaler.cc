@@ -10,6 +10,11 @@ Gauge& by_role(Metrics& metrics, const char* name, const char* help, bool prefil
   return metrics.gauge(name, help, {{"role", prefill ? "prefill" : "decode"}});
 }
 
+Counter& pd_decisions(Metrics& metrics, sched::PdMove move) {
+  return metrics.counter("mc_conductor_pd_decisions_total", "of --pd-control",
+                         {{"move", sched::name(move)}});
+}
+
 }  // namespace
 
 void PdAutoscalerOptions::describe(OptionList& v) {
@@ -34,7 +39,11 @@ Result<> PdAutoscalerOptions::check() const {
 }
 
 PdAutoscaler::PdAutoscaler(const PdAutoscalerOptions& options, Metrics& metrics)
-    : options_(options), control_(options.pd), hook_(options.scale_hook), metrics_(metrics) {}
+    : options_(options), control_(options.pd), hook_(options.scale_hook), metrics_(metrics) {
+  using sched::PdMove;
+  for (const PdMove move : {PdMove::kNone, PdMove::kToDecode, PdMove::kToPrefill})
+    (void)pd_decisions(metrics_, move);  // there from the start, with 0
+}
 
 void PdAutoscaler::tick(const PoolLoads& loads, Time now) {
   hook_.tick(now);
@@ -54,10 +63,7 @@ void PdAutoscaler::tick(const PoolLoads& loads, Time now) {
 
 void PdAutoscaler::decide(const PoolLoads& loads, Time now) {
   last_ = control_.decide(loads.prefill_nodes, loads.decode_nodes, now);
-  metrics_
-      .counter("mc_conductor_pd_decisions_total", "of --pd-control",
-               {{"move", sched::name(last_.move)}})
-      .add();
+  pd_decisions(metrics_, last_.move).add();
   log_info("conductor", "prefill and decode: %s: %s", sched::name(last_.move),
            last_.reason.c_str());
   size_t prefill = loads.prefill_nodes, decode = loads.decode_nodes;

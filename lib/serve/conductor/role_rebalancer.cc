@@ -11,10 +11,29 @@ constexpr size_t kAutosMax = 1024;
 
 const char* role_name(bool prefill) { return prefill ? "prefill" : "decode"; }
 
+Counter& placed_workers(Metrics& m, bool prefill) {
+  return m.counter("mc_conductor_placed_workers_total",
+                   "workers of the role auto that were given one", {{"role", role_name(prefill)}});
+}
+
+Counter& moved_workers(Metrics& m, bool to_prefill) {
+  return m.counter("mc_conductor_moved_workers_total", "workers that --pd-control let change sides",
+                   {{"role", role_name(to_prefill)}});
+}
+
+Counter& dismissed_workers(Metrics& m, bool prefill) {
+  return m.counter("mc_conductor_dismissed_workers_total",
+                   "workers that were told to drain and end", {{"role", role_name(prefill)}});
+}
+
 }  // namespace
 
 RoleRebalancer::RoleRebalancer(io::Loop& loop, WorkerRegistry& workers, Metrics& metrics)
-    : loop_(loop), workers_(workers), metrics_(metrics), moves_(workers.roster()) {}
+    : loop_(loop), workers_(workers), metrics_(metrics), moves_(workers.roster()) {
+  for (const bool prefill : {true, false})  // there from the start, with 0
+    for (const auto& counter : {placed_workers, moved_workers, dismissed_workers})
+      (void)counter(metrics, prefill);
+}
 
 bool RoleRebalancer::decide_side(sched::PdMove pressure) const {
   size_t coming[2] = {};  // decode, prefill
@@ -45,10 +64,7 @@ void RoleRebalancer::joined(const Heartbeat& beat, sched::PdMove pressure, Time 
   log_info("conductor", "worker %s waits for a role: %s (busier: %s; %zu prefill, %zu decode)",
            escape(beat.node).c_str(), role_name(prefill), sched::name(pressure),
            workers_.live(true), workers_.live(false));
-  metrics_
-      .counter("mc_conductor_placed_workers_total", "workers of the role auto that were given one",
-               {{"role", role_name(prefill)}})
-      .add();
+  placed_workers(metrics_, prefill).add();
   send(*client, beat.node, SetRole{role_name(prefill), "auto"});
 }
 
@@ -70,10 +86,7 @@ std::string RoleRebalancer::move(sched::PdMove where, const std::string& why, Ti
   Worker* const w = workers_.find(chosen->node);
   log_info("conductor", "%s worker %s is to be a %s worker: %s", role_name(w->prefill),
            w->node.c_str(), role_name(to_prefill), why.c_str());
-  metrics_
-      .counter("mc_conductor_moved_workers_total", "workers that --pd-control let change sides",
-               {{"role", role_name(to_prefill)}})
-      .add();
+  moved_workers(metrics_, to_prefill).add();
   send(*w->client, w->node, SetRole{role_name(to_prefill), role_name(!to_prefill)});
   return w->node;
 }
@@ -103,10 +116,7 @@ Result<RoleRebalancer::Dismissed> RoleRebalancer::dismiss(const std::string& nod
     workers_.roster().note(*other);
   }
   log_info("conductor", "%s worker %s is dismissed", role_name(w->prefill), w->node.c_str());
-  metrics_
-      .counter("mc_conductor_dismissed_workers_total", "workers that were told to drain and end",
-               {{"role", role_name(w->prefill)}})
-      .add();
+  dismissed_workers(metrics_, w->prefill).add();
   w->client->call(Dismiss{"scale-in"}, kPatience, [name = w->node](const Result<rpc::Empty>& done) {
     if (!done)
       log_warn("conductor", "dismissing worker %s: %s", name.c_str(), done.error().what.c_str());

@@ -21,6 +21,12 @@ constexpr Duration kCheckAtLeastEvery = std::chrono::minutes(1);
 constexpr Duration kCheckTimeout = std::chrono::seconds(2);
 constexpr Bytes kModelsMax{256 * kKiB}, kHealthMax{64 * kKiB}, kMetricsMax{kMiB};  // of an answer
 
+Counter& ejections_of(Metrics& metrics, const std::string& engine) {
+  return metrics.counter("mc_conductor_engine_ejections_total",
+                         "times that an external engine got no requests because its answers failed",
+                         {{"engine", engine}});
+}
+
 }  // namespace
 
 ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots,
@@ -138,6 +144,7 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
   }
   log_info("conductor", "external engine %s at %s is registered", options.name.c_str(),
            options.url.empty() ? options.events.c_str() : options.url.c_str());
+  if (count_.registrations <= kExternalMax) (void)ejections_of(metrics_, options.name);
   ExternalEngine& added = *(engines_[options.name] = std::move(engine));
   gather_names();
   if (options.posted) save();
@@ -191,11 +198,7 @@ void ExternalEngines::answered(ExternalEngine& e, bool well, Time now) {
   const int failed = e.outliers.failed(), seen = e.outliers.seen();
   e.outliers.eject(now);
   e.told_ejected = true;
-  metrics_
-      .counter("mc_conductor_engine_ejections_total",
-               "times that an external engine got no requests because its answers failed",
-               {{"engine", e.options.name}})
-      .add();
+  ejections_of(metrics_, e.options.name).add();
   log_warn("conductor", "external engine %s gets no requests for %s: %d of its last %d failed",
            e.options.name.c_str(), to_text(e.outliers.until() - now).c_str(), failed, seen);
 }

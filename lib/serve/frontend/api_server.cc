@@ -24,6 +24,12 @@ bool all_printable(const std::string& s) {
          std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
+Counter& keys_reads(Metrics& metrics, bool ok) {
+  return metrics.counter("mc_conductor_keys_reads_total",
+                         "times that the file of keys was read again",
+                         {{"result", ok ? "ok" : "failed"}});
+}
+
 // An error as the API of that path has it.
 std::string error_in_form_of(std::string_view path, const ApiError& e) {
   return path.starts_with("/v1/messages") ? messages_error_json(e) : error_json(e);
@@ -222,6 +228,7 @@ ApiServer::~ApiServer() {
 }
 
 void ApiServer::watch_keys() {
+  for (const bool ok : {true, false}) (void)keys_reads(metrics_, ok);  // there from the start
   keys_.timer = loop_.every(kKeysEvery, [this] {
     if (stamp_of(keys_.file) != keys_.stamp) reread_keys();
   });
@@ -231,10 +238,7 @@ void ApiServer::reread_keys() {
   if (keys_.file.empty()) return;
   keys_.stamp = stamp_of(keys_.file);
   auto fresh = Tenants::open(keys_.file);
-  metrics_
-      .counter("mc_conductor_keys_reads_total", "times that the file of keys was read again",
-               {{"result", fresh ? "ok" : "failed"}})
-      .add();
+  keys_reads(metrics_, fresh.has_value()).add();
   if (!fresh) {
     log_error("conductor", "%s: the keys read before stay in force", fresh.error().what.c_str());
     return;

@@ -194,6 +194,30 @@ TEST_CASE("without nodes of a kind nothing is chosen") {
   CHECK(chosen({{node("p")}, {}}, o) == "no_decode");
 }
 
+TEST_CASE("where nothing is usable, the reason says which external engines are not") {
+  const auto why = [](const View& view) {
+    return choose(view, {.tokens = 512, .block_tokens = 256, .number = 0}, PolicyOptions{}, cost())
+        .reason;
+  };
+  const auto down = [](const char* name, bool whole) {
+    PrefillView v = node(name);
+    v.usable = false;
+    v.whole = whole;
+    return v;
+  };
+  CHECK(why({{}, {decode("d")}}) ==
+        "neither a prefill node nor an external engine of this model is there");
+  CHECK(why({{down("p", false)}, {decode("d")}}) == "no prefill node is usable");
+  CHECK(why({{node("p")}, {}}) == "no decode node is usable");
+  CHECK(why({{down("e1", true), down("e2", true)}, {}}) ==
+        "no external engine of this model is usable: e1, e2");
+  CHECK(why({{node("p"), down("e1", true)}, {}}) ==
+        "no decode node is usable, nor an external engine of this model: e1");
+  View many;
+  for (const char* name : {"1", "2", "3", "4", "5"}) many.prefill.push_back(down(name, true));
+  CHECK(why(many) == "no external engine of this model is usable: 1, 2, 3, 4, ...");
+}
+
 TEST_CASE("at least one token of a prompt is computed, however much is cached") {
   const Ask ask{.tokens = 512, .block_tokens = 256, .number = 0};
   const Decision d = choose({{node("p", 2)}, {decode("d")}}, ask, PolicyOptions{}, cost());

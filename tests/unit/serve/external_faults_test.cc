@@ -236,6 +236,7 @@ TEST_CASE("an engine whose answers fail is ejected, and shown so; half of a mode
   CHECK(nodes[1]["ejected"] == false);
   const std::string text = m.ask("/metrics").body;
   CHECK(text.find("mc_conductor_engine_ejections_total{engine=\"a\"} 1") != std::string::npos);
+  CHECK(text.find("mc_conductor_engine_ejections_total{engine=\"b\"} 0") != std::string::npos);
   CHECK(text.find("mc_conductor_engines_ejected 1") != std::string::npos);
   fails("b");
   CHECK(engines.ejected(m.loop.now()) == 2);

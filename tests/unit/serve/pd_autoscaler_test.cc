@@ -81,7 +81,9 @@ TEST_CASE("without control the loads are published and nothing is decided") {
   run(watch, {4, 4, 0.2, 1.5}, now, 60s);
   CHECK(watch.state()["decode_load"] == 1.5);
   CHECK(!watch.state().contains("wanted"));
-  CHECK(metrics.text().find("pd_decisions") == std::string::npos);
+  for (const char* const move : {"none", "to_decode", "to_prefill"})
+    CHECK(metrics.text().find(strf("pd_decisions_total{move=\"%s\"} 0\n", move)) !=
+          std::string::npos);
 }
 
 TEST_CASE("the hook gets both numbers, one run at a time, the newest last") {

@@ -133,7 +133,9 @@ TEST_CASE("F79: of two conductors one changes a role, and a new leader looks on 
 TEST_CASE("a worker that waits for a role gets it from the leader, once it knows who that is") {
   Cluster c;
   const auto placed = [&] {
-    return c.metrics.text().find("mc_conductor_placed_workers_total") != std::string::npos;
+    const std::string text = c.metrics.text();
+    return text.find("mc_conductor_placed_workers_total{role=\"prefill\"} 0\n") == text.npos ||
+           text.find("mc_conductor_placed_workers_total{role=\"decode\"} 0\n") == text.npos;
   };
   test::FakeWorker worker(c.loop, c.conductor->control(), "w", "auto");
   c.serve_model(worker.me);
