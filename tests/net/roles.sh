@@ -25,7 +25,7 @@ up() {
 }
 role() { # WORKER ROLE
   "$MC_BIN/mc-conductor" set-role "$(jq -r .control "$T/cluster/$1.json")" "$2" \
-    --cluster-key "$T/cluster/cluster.key" --output json
+    --cluster-key "$T/cluster/cluster.key" --output json --url "${3:-$URL}"
 }
 nodes() { # what the conductor knows: NAME:ROLE, sorted, but for the draining
   curl -fsS "$URL/cluster" |
@@ -46,7 +46,7 @@ ask_all both
 cmp "$T/apart" "$T/both" || die "workers that are both say something else"
 [ "$(moved)" = 0 ] || die "KV moved between the halves of one process"
 
-role b0 prefill | jq -e '.was == "both" and .will_be == "prefill"' >/dev/null || die "set-role"
+role b0 prefill | jq -e '.was == "both" and .will_be == "prefill" and .warning == null' >/dev/null || die "set-role"
 role b1 decode >/dev/null
 until_true 30 "roles did not change: $(nodes)" are "b0:prefill b1:decode"
 ask_all changed
@@ -63,8 +63,12 @@ given() { # requests that the decode worker answers; before that a draining one 
 }
 all_given() { [ "$(given)" = 4 ]; }
 until_true 30 "b1 answers $(given) of 4 requests" all_given
-role b0 decode >/dev/null
-role b1 prefill >/dev/null
+role b0 decode >"$T/set" 2>"$T/err"
+jq -e '.warning == "b0 is the last prefill worker"' "$T/set" >/dev/null || die "no warning: $(cat "$T/set")"
+grep -q 'warning conductor: b0 is the last prefill worker: ' "$T/err" || die "no warning: $(cat "$T/err")"
+role b1 prefill http://127.0.0.1:1 >"$T/set" 2>"$T/err"
+jq -e '.will_be == "prefill" and .warning == null' "$T/set" >/dev/null || die "without a conductor: $(cat "$T/set")"
+grep -q 'not known: http://127.0.0.1:1: .*(--url)' "$T/err" || die "without a conductor: $(cat "$T/err")"
 wait
 for i in 1 2 3 4; do [ -s "$T/long$i" ] || die "answer $i was cut"; done
 until_true 30 "roles were not exchanged: $(nodes)" are "b0:decode b1:prefill"
