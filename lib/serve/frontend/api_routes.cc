@@ -105,7 +105,7 @@ struct ApiServer::Pages {
       if (other || (s.conductor_.held({}).empty() && s.engine_tokens_.can_ask(s.limits_.model)))
         return s.completion(x, tenant);
     }
-    const auto answer = std::make_shared<tl::expected<std::string, ApiError>>();
+    const auto answer = std::make_shared<tl::expected<TokensAnswer, ApiError>>();
     const std::string id = s.ids_.of(x);
     const http::Request& r = x.request();
     s.texts_.render(
@@ -122,7 +122,12 @@ struct ApiServer::Pages {
         },
         [&s, x, answer, id](bool done) {
           if (!done) return;
-          if (*answer) return x.reply(200, kJsonType, std::move(**answer));
+          if (*answer) {
+            http::Headers headers;
+            if (std::string& names = (*answer)->ignored; !names.empty())
+              headers.push_back({"x-mc-ignored", std::move(names)});
+            return x.reply(200, kJsonType, std::move((*answer)->json), std::move(headers));
+          }
           s.refuse(x, answer->error(), {{"x-request-id", id}});
         });
   }

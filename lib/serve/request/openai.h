@@ -95,16 +95,21 @@ tl::expected<CompletionRequest, ApiError> parse_generation(std::string_view path
                                                            std::string_view body,
                                                            const ApiLimits& limits);
 
+struct TokensAnswer {
+  std::string json;
+  std::string ignored;  // as of a CompletionRequest
+};
+
 // /tokenize: {"prompt": TEXT} or {"messages": [..]}, and {"add_special_tokens": BOOL}.
-// /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted. The answers, as JSON.
-tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits);
-// What the model sees of a request, as vLLM's /render answers it, JSON: the token ids of a chat, a
+// /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted.
+tl::expected<TokensAnswer, ApiError> tokenize(std::string_view body, const ApiLimits& limits);
+// What the model sees of a request, as vLLM's /render answers it: the token ids of a chat, a
 // response or a message, or a list with those of each prompt of a completion.
 // `path`: without /render.
-tl::expected<std::string, ApiError> render(std::string_view path, std::string_view body,
-                                           const std::string& id, const ApiLimits& limits);
+tl::expected<TokensAnswer, ApiError> render(std::string_view path, std::string_view body,
+                                            const std::string& id, const ApiLimits& limits);
 // Of /v1/messages/count_tokens, as Anthropic answers it: how many these are.
-tl::expected<std::string, ApiError> count_tokens(std::string_view body, const ApiLimits& limits);
-tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiLimits& limits);
+tl::expected<TokensAnswer, ApiError> count_tokens(std::string_view body, const ApiLimits& limits);
+tl::expected<TokensAnswer, ApiError> detokenize(std::string_view body, const ApiLimits& limits);
 
 }  // namespace mc::serve

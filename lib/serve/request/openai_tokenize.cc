@@ -25,8 +25,8 @@ Json sampling_json(const CompletionRequest& r) {
 
 }  // namespace
 
-tl::expected<std::string, ApiError> render(std::string_view path, std::string_view body,
-                                           const std::string& id, const ApiLimits& limits) {
+tl::expected<TokensAnswer, ApiError> render(std::string_view path, std::string_view body,
+                                            const std::string& id, const ApiLimits& limits) {
   auto r = parse_generation(path, body, limits);
   if (!r) return tl::unexpected(r.error());
   Json all = Json::array();
@@ -43,19 +43,20 @@ tl::expected<std::string, ApiError> render(std::string_view path, std::string_vi
   add(std::move(r->prompt), id);
   for (size_t i = 0; i < r->more_prompts.size(); ++i)
     add(std::move(r->more_prompts[i]), id + "-" + std::to_string(i + 1));
-  return dump_json(r->chat ? all[0] : all) + "\n";
+  return TokensAnswer{dump_json(r->chat ? all[0] : all) + "\n", std::move(r->ignored)};
 }
 
-tl::expected<std::string, ApiError> count_tokens(std::string_view body, const ApiLimits& limits) {
+tl::expected<TokensAnswer, ApiError> count_tokens(std::string_view body, const ApiLimits& limits) {
   auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
   (*json)["max_tokens"] = 1;
-  const auto r = parse_generation("/v1/messages", dump_json(*json), limits);
+  auto r = parse_generation("/v1/messages", dump_json(*json), limits);
   if (!r) return tl::unexpected(r.error());
-  return dump_json({{"input_tokens", r->prompt.size()}}) + "\n";
+  return TokensAnswer{dump_json({{"input_tokens", r->prompt.size()}}) + "\n",
+                      std::move(r->ignored)};
 }
 
-tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits) {
+tl::expected<TokensAnswer, ApiError> tokenize(std::string_view body, const ApiLimits& limits) {
   const auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
   const Members m(*json);
@@ -77,13 +78,14 @@ tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLim
     if (!prompt->is_string()) return wrong_type("prompt", *prompt, "a string");
     tokens = limits.tokenizer->encode(prompt->get_ref<const std::string&>(), begin);
   }
-  return dump_json({{"count", tokens.size()},
-                    {"max_model_len", limits.context_max},
-                    {"tokens", std::move(tokens)}}) +
-         "\n";
+  return TokensAnswer{dump_json({{"count", tokens.size()},
+                                 {"max_model_len", limits.context_max},
+                                 {"tokens", std::move(tokens)}}) +
+                          "\n",
+                      ignored_members(*json, Api::kTokenize)};
 }
 
-tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiLimits& limits) {
+tl::expected<TokensAnswer, ApiError> detokenize(std::string_view body, const ApiLimits& limits) {
   const auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
   const Members m(*json);
@@ -93,7 +95,8 @@ tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiL
     return bad("tokens", "'tokens' is not an array of token ids");
   std::vector<int32_t> tokens;
   MC_API_TRY(read_tokens(*list, "tokens", limits.vocab, tokens));
-  return dump_json({{"prompt", limits.tokenizer->decode(tokens)}}) + "\n";
+  return TokensAnswer{dump_json({{"prompt", limits.tokenizer->decode(tokens)}}) + "\n",
+                      ignored_members(*json, Api::kDetokenize)};
 }
 
 }  // namespace mc::serve

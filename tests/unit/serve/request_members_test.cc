@@ -124,6 +124,22 @@ TEST_CASE("an answer names the members that had no effect, whatever they are cal
   r = s.ask("/v1/completions", body + "}");
   CHECK(r.headers.at("x-mc-ignored").ends_with(", .."));
   CHECK(r.headers.at("x-mc-ignored").size() < 200);
+  // So do the answers that have no text.
+  const std::pair<const char*, const char*> others[] = {
+      {"/tokenize", R"("prompt":"x","media_io_kwargs":{"a":1})"},
+      {"/detokenize", R"("tokens":[1],"media_io_kwargs":{"a":1})"},
+      {"/v1/completions/render", R"("prompt":"x","media_io_kwargs":{"a":1})"},
+      {"/v1/messages/count_tokens",
+       R"("messages":[{"role":"user","content":"x"}],"media_io_kwargs":{"a":1})"}};
+  for (const auto& other : others) {
+    CAPTURE(other.first);
+    const std::string members = other.second, begin = R"({"model":"tiny",)";
+    r = s.ask(other.first, begin + members + R"(,"max_token":1})");
+    CHECK(r.status == 200);
+    CHECK(r.headers.at("x-mc-ignored") == "media_io_kwargs, max_token");
+    const std::string plain = members.substr(0, members.find(",\"media"));
+    CHECK_FALSE(s.ask(other.first, begin + plain + "}").headers.contains("x-mc-ignored"));
+  }
 }
 
 TEST_CASE("tokenize refuses what would change its tokens") {
