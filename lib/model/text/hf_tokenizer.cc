@@ -16,8 +16,10 @@ namespace mc::model {
 namespace {
 
 constexpr uint64_t kTokensMax = 1u << 20;
-constexpr size_t kAroundMax = 1024;  // tokens that a template puts around each text
-constexpr uint64_t kGapsMax = 4096;  // ids without a piece, beside three for each piece
+constexpr size_t kWrittenBytesMax = 65536;    // of a piece as the file writes it
+constexpr size_t kTextBytesMax = 256u << 20;  // of all pieces as texts have them
+constexpr size_t kAroundMax = 1024;           // tokens that a template puts around each text
+constexpr uint64_t kGapsMax = 4096;           // ids without a piece, beside three for each piece
 
 Result<std::string> model_type(const Json& model) {
   const std::string type = text_of(model, "type");
@@ -65,6 +67,9 @@ class PieceIds {
       return fail(Code::kInvalid, "piece '%s' has the id %llu: want ids below %llu",
                   escape(piece).c_str(), static_cast<unsigned long long>(id),
                   static_cast<unsigned long long>(kTokensMax));
+    if (piece.size() > kWrittenBytesMax)
+      return fail(Code::kInvalid, "piece %llu has %zu bytes: want %zu at most",
+                  static_cast<unsigned long long>(id), piece.size(), kWrittenBytesMax);
     if (id >= pieces_.size()) {
       pieces_.resize(static_cast<size_t>(id) + 1);
       there_.resize(pieces_.size());
@@ -101,7 +106,8 @@ class HfReader {
     MC_TRY(type_, model_type(*model));
     t_.style_ = Tokenizer::Style::kHuggingFace;
     MC_TRY(t_.normalizer_, Normalizer::read(member(file, "normalizer")));
-    MC_TRY(t_.pre_tokenizer_, PreTokenizer::read(member(file, "pre_tokenizer")));
+    MC_TRY(t_.pre_tokenizer_,
+           PreTokenizer::read(member(file, "pre_tokenizer"), t_.normalizer_.growth()));
     MC_TRY(decoder_, Decoder::read(member(file, "decoder")));
     byte_fallback_ = flag_of(*model, "byte_fallback", false);
     MC_TRY_(vocabulary(*model, member(file, "added_tokens")));
@@ -136,10 +142,11 @@ class HfReader {
     std::sort(specials.begin(), specials.end());
     for (size_t id = 0; id < ids_.pieces().size(); ++id) {
       const std::string& piece = ids_.pieces()[id];
-      add(piece, !ids_.has(id) || std::binary_search(specials.begin(), specials.end(), piece));
+      MC_TRY_(
+          add(piece, !ids_.has(id) || std::binary_search(specials.begin(), specials.end(), piece)));
     }
     if (added != nullptr)
-      for (const Json& token : *added) find_in_texts(token);
+      for (const Json& token : *added) MC_TRY_(find_in_texts(token));
     return {};
   }
 
@@ -165,15 +172,29 @@ class HfReader {
     return {};
   }
 
-  void add(const std::string& piece, bool special) {
-    if (special) return t_.add_piece(piece, "", true);
+  Result<> add(const std::string& piece, bool special) {
+    if (special) {
+      t_.add_piece(piece, "", true);
+      return {};
+    }
     if (const auto byte = byte_of_piece(piece); byte_fallback_ && byte) {
       unknown_.bytes.resize(256, -1);
       unknown_.bytes[*byte] = static_cast<int32_t>(t_.vocab());
       // Text never spells it.
-      return t_.add_piece(piece, std::string(1, static_cast<char>(*byte)), true);
+      t_.add_piece(piece, std::string(1, static_cast<char>(*byte)), true);
+      return {};
     }
-    t_.add_piece(piece, bytes_of(piece), false);
+    std::string bytes = bytes_of(piece);
+    MC_TRY_(count(bytes));
+    t_.add_piece(piece, std::move(bytes), false);
+    return {};
+  }
+
+  // Steps may make a piece much longer (growth.h).
+  Result<> count(const std::string& text) {
+    text_bytes_ += text.size();
+    if (text_bytes_ <= kTextBytesMax) return {};
+    return fail(Code::kInvalid, "its pieces stand for more than %zu bytes of text", kTextBytesMax);
   }
 
   std::string bytes_of(const std::string& piece) const {
@@ -182,7 +203,7 @@ class HfReader {
     return marks_to_spaces(piece);
   }
 
-  void find_in_texts(const Json& token) {
+  Result<> find_in_texts(const Json& token) {
     MarkedTokens::Mark mark;
     mark.text = text_of(token, "content");
     mark.token = t_.ids_.find(mark.text);
@@ -190,11 +211,20 @@ class HfReader {
     mark.takes_right = flag_of(token, "rstrip", false);
     mark.single_word = flag_of(token, "single_word", false);
     mark.special = flag_of(token, "special", false);
-    if (mark.token < 0) return;  // an empty text
-    if (!flag_of(token, "normalized", !mark.special)) return t_.marks_.add(std::move(mark));
+    if (mark.token < 0) return {};  // an empty text
+    if (!flag_of(token, "normalized", !mark.special)) {
+      t_.marks_.add(std::move(mark));
+      return {};
+    }
     mark.text = t_.normalizer_.apply(mark.text);
-    if (!mark.special) t_.bytes_[static_cast<size_t>(mark.token)] = bytes_of(mark.text);
+    MC_TRY_(count(mark.text));
+    if (!mark.special) {
+      std::string& bytes = t_.bytes_[static_cast<size_t>(mark.token)];
+      bytes = bytes_of(mark.text);
+      MC_TRY_(count(bytes));
+    }
     t_.normalized_marks_.add(std::move(mark));
+    return {};
   }
 
   // The model's vocabulary as texts meet it: no special tokens, and bytes for letters of bytes.
@@ -404,6 +434,7 @@ class HfReader {
   std::vector<double> scores_;
   Decoder decoder_;
   Unknown unknown_;
+  size_t text_bytes_ = 0;
   bool byte_fallback_ = false;
 };
 

@@ -142,13 +142,12 @@ Result<Tokenizer> read_tokenizer(const std::string& folder, uint32_t vocab) {
                     model_path = folder + "/tokenizer.model";
   const auto json = read_json_file(json_path);
   if (!json && json.error().code != Code::kNotFound) return fail(json.error());
-  const auto file = MappedFile::open(model_path);
-  if (json) {
+  if (json) {  // tokenizer.model would give other tokens than what it says
     auto t = Tokenizer::hugging_face(*json);
-    if (t) return t;
-    if (t.error().code != Code::kUnsupported || !file)
-      return fail(t.error().code, "%s: %s", json_path.c_str(), t.error().what.c_str());
+    if (!t) return fail(t.error().code, "%s: %s", json_path.c_str(), t.error().what.c_str());
+    return t;
   }
+  const auto file = MappedFile::open(model_path);
   if (!file) {
     if (file.error().code != Code::kNotFound) return fail(file.error());
     return Tokenizer::bytes_only(vocab);
@@ -183,7 +182,10 @@ Result<Tokenizer> Tokenizer::open(const std::string& folder, uint32_t vocab) {
   auto config = read_json_file(config_path);
   if (!config && config.error().code != Code::kNotFound) return fail(config.error());
   if (config && config->is_object() && t.style_ != Style::kBytes) {
-    MC_TRY(const std::optional<bool> begins, begins_texts(*config));
+    const auto read = begins_texts(*config);
+    if (!read)
+      return fail(read.error().code, "%s: %s", config_path.c_str(), read.error().what.c_str());
+    const std::optional<bool> begins = *read;
     if (begins && !*begins) {
       t.bos_ = -1;
       t.before_.clear();

@@ -24,6 +24,8 @@ class Charsmap {
   // As the `tokenizers` package does: a grapheme cluster of less than 6 bytes by the shortest entry
   // that it starts with, else each of its characters so.
   std::string replace_graphemes(std::string_view text) const;
+  // How many bytes one of a text may become.
+  double grows() const { return grows_; }
 
  private:
   struct Entry {
@@ -32,8 +34,11 @@ class Charsmap {
   };
   std::optional<Entry> find(std::string_view text, bool longest) const;
 
+  double worst() const;
+
   std::vector<uint32_t> units_;
   std::string texts_;
+  double grows_ = 1;
 };
 
 }  // namespace mc::model

@@ -75,13 +75,15 @@ Result<> Decoder::read_step(const Json& step) {
     const Json* pattern = member(step, "pattern");
     const std::string what = pattern == nullptr ? "" : text_of(*pattern, "String");
     if (what.empty()) return fail(Code::kUnsupported, "want a pattern that is a String");
-    steps_.push_back([what, by = text_of(step, "content")](std::string piece) {
-      return replaced(piece, what, by);
-    });
+    std::string by = text_of(step, "content");
+    MC_TRY_(growth_.by(growth_of(what.size(), by.size())));
+    steps_.push_back(
+        [what, by = std::move(by)](std::string piece) { return replaced(piece, what, by); });
   } else if (type == "WordPiece") {
     const std::string prefix = text_of(step, "prefix");
     const bool clean = flag_of(step, "cleanup", true);
     drops_space_ = true;
+    MC_TRY_(growth_.by(1, 1));
     steps_.push_back([prefix, clean](std::string piece) {
       const bool within = !prefix.empty() && piece.starts_with(prefix);
       piece = within ? piece.substr(prefix.size()) : " " + piece;

@@ -12,6 +12,7 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "model/tokens/growth.h"
 
 namespace mc::model {
 
@@ -30,6 +31,7 @@ class Decoder {
   Result<> read_step(const Json& step);
   Result<> read_strip(const Json& step);
   std::vector<Step> steps_;
+  Growth growth_;
   bool drops_space_ = false, drops_last_space_ = false, fused_ = false;
 };
 

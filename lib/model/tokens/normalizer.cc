@@ -12,9 +12,9 @@
 namespace mc::model {
 namespace {
 
-constexpr size_t kGrowsMax = 1024;
 constexpr size_t kFormShrinks = 4;   // no form makes more than four bytes of a text one
 constexpr size_t kLowerShrinks = 3;  // U+212A
+constexpr double kApart = 5.0 / 3;   // two spaces around an ideograph
 
 // Writes what `each` makes of every character.
 template <class Each>
@@ -158,14 +158,6 @@ void Normalizer::add(Step step, size_t shrinks) {
   if (__builtin_mul_overflow(shrinks_, shrinks, &shrinks_)) shrinks_ = 0;
 }
 
-Result<> Normalizer::grows(size_t by) {
-  if (!__builtin_mul_overflow(grows_, std::max<size_t>(by, 1), &grows_) && grows_ <= kGrowsMax)
-    return {};
-  return fail(Code::kUnsupported,
-              "with the steps before it, it may make a text more than %zu times as long",
-              kGrowsMax);
-}
-
 std::string Normalizer::apply(std::string_view text) const {
   std::string out(text);
   for (const Step& step : steps_) out = step(out);
@@ -188,11 +180,14 @@ Result<> Normalizer::read_replace(const Json& step) {
   const std::string what = pattern == nullptr ? "" : text_of(*pattern, "String");
   if (what.empty()) {
     MC_TRY(Regex regex, read_pattern(step));
-    MC_TRY_(grows(by.size() + 1));  // it may match nothing, before each character
+    // A pattern that may match nothing does so before each character, and at the end.
+    const size_t least = regex.least();
+    MC_TRY_(least > 0 ? growth_.by(growth_of(least, by.size()))
+                      : growth_.by(growth_of(1, by.size() + 1), by.size()));
     add([regex, by](std::string_view text) { return replaced_by_regex(regex, text, by); }, 0);
     return {};
   }
-  MC_TRY_(grows((by.size() + what.size() - 1) / what.size()));
+  MC_TRY_(growth_.by(growth_of(what.size(), by.size())));
   const size_t shrinks = by.empty() ? 0 : (what.size() + by.size() - 1) / by.size();
   add([what, by](std::string_view text) { return replaced(text, what, by); }, shrinks);
   return {};
@@ -202,18 +197,21 @@ Result<> Normalizer::read_step(const Json& step) {
   struct Form {
     std::string_view type;
     NormalForm form;
+    double grows;
   };
-  constexpr Form kForms[] = {{"NFC", NormalForm::kNfc},
-                             {"NFD", NormalForm::kNfd},
-                             {"NFKC", NormalForm::kNfkc},
-                             {"NFKD", NormalForm::kNfkd}};
+  constexpr Form kForms[] = {{"NFC", NormalForm::kNfc, Growth::kCanonical},
+                             {"NFD", NormalForm::kNfd, Growth::kCanonical},
+                             {"NFKC", NormalForm::kNfkc, Growth::kCompatible},
+                             {"NFKD", NormalForm::kNfkd, Growth::kCompatible}};
   const std::string type = text_of(step, "type");
   for (const Form& f : kForms)
     if (type == f.type) {
+      MC_TRY_(growth_.form(f.grows));
       add([form = f.form](std::string_view text) { return normalized(text, form); }, kFormShrinks);
       return {};
     }
   if (type == "Lowercase") {
+    MC_TRY_(growth_.form(Growth::kLower));
     add(lower_case, kLowerShrinks);
   } else if (type == "Strip") {
     const bool left = flag_of(step, "strip_left", true), right = flag_of(step, "strip_right", true);
@@ -223,23 +221,30 @@ Result<> Normalizer::read_step(const Json& step) {
   } else if (type == "Nmt") {
     add(nmt, 0);
   } else if (type == "ByteLevel") {
+    MC_TRY_(growth_.by(kLettersGrow));
     add(bytes_to_letters, 1);
   } else if (type == "Prepend") {
-    add([what = text_of(step, "prepend")](
+    std::string what = text_of(step, "prepend");
+    MC_TRY_(growth_.by(1, what.size()));
+    add([what = std::move(what)](
             std::string_view text) { return text.empty() ? "" : what + std::string(text); },
         1);
   } else if (type == "Replace") {
     return read_replace(step);
   } else if (type == "Precompiled") {
     MC_TRY(Charsmap map, Charsmap::read_base64(text_of(step, "precompiled_charsmap")));
+    MC_TRY_(growth_.by(map.grows()));
     add([shared = std::make_shared<const Charsmap>(std::move(map))](
             std::string_view text) { return shared->replace_graphemes(text); },
         0);
   } else if (type == "BertNormalizer") {
     const bool lower = flag_of(step, "lowercase", true);
-    add(Bert{flag_of(step, "clean_text", true), flag_of(step, "handle_chinese_chars", true),
-             flag_of(step, "strip_accents", lower), lower},
-        0);
+    const Bert bert{flag_of(step, "clean_text", true), flag_of(step, "handle_chinese_chars", true),
+                    flag_of(step, "strip_accents", lower), lower};
+    if (bert.ideographs) MC_TRY_(growth_.by(kApart));
+    if (bert.accents) MC_TRY_(growth_.form(Growth::kCanonical));
+    if (bert.lower) MC_TRY_(growth_.form(Growth::kLower));
+    add(bert, 0);
   } else {
     return fail(Code::kUnsupported, "this type is not supported");
   }

@@ -13,6 +13,7 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "model/tokens/growth.h"
 
 namespace mc::model {
 
@@ -27,14 +28,14 @@ class Normalizer {
   bool empty() const { return steps_.empty(); }
   std::string apply(std::string_view text) const;
   size_t shrinks() const { return shrinks_; }
+  const Growth& growth() const { return growth_; }  // of what was read
 
  private:
   Result<> read_step(const Json& step);
   Result<> read_replace(const Json& step);
-  Result<> grows(size_t by);
   std::vector<Step> steps_;
   size_t shrinks_ = 1;
-  size_t grows_ = 1;  // how many bytes one of a text may become, by what is replaced
+  Growth growth_;
 };
 
 // Steps that SentencePiece models use too.

@@ -14,6 +14,7 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "model/tokens/growth.h"
 #include "model/tokens/regex.h"
 
 namespace mc::model {
@@ -39,8 +40,8 @@ struct Pieces {
 
 class PreTokenizer {
  public:
-  // `pre_tokenizer` of a tokenizer.json; null: none.
-  static Result<PreTokenizer> read(const Json* json);
+  // `pre_tokenizer` of a tokenizer.json; null: none. `before`: by what a text has grown already.
+  static Result<PreTokenizer> read(const Json* json, const Growth& before = {});
   void add_cut(Regex regex, Keep keep, bool inverted);
 
   // `out` refers to `text`, which outlives it.

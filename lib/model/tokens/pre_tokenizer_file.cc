@@ -39,6 +39,7 @@ Result<Keep> behaviour_of(const Json& step, const char* fallback) {
 
 struct PreTokenizer::Reader {
   PreTokenizer& made;
+  Growth growth;
 
   Result<> cut(std::string_view pattern, Keep keep, bool inverted = false) {
     MC_TRY(Regex regex, Regex::compile(pattern));
@@ -53,10 +54,13 @@ struct PreTokenizer::Reader {
     return {};
   }
 
-  void letters(bool prefix, bool written) {
-    if (prefix || written)
-      made.steps_.push_back(
-          {.kind = Step::Kind::kWriteLetters, .prefix = prefix, .letters = written});
+  Result<> letters(bool prefix, bool written) {
+    if (!prefix && !written) return {};
+    // A piece may be one byte.
+    MC_TRY_(growth.by(growth_of(1, (prefix ? 2 : 1) * (written ? kLettersGrow : 1))));
+    made.steps_.push_back(
+        {.kind = Step::Kind::kWriteLetters, .prefix = prefix, .letters = written});
+    return {};
   }
 
   Result<> byte_level(const Json& step, bool last) {
@@ -64,11 +68,10 @@ struct PreTokenizer::Reader {
                regex = flag_of(step, "use_regex", true);
     made.adds_space_ = made.adds_space_ || prefix;
     made.byte_level_ = last;
-    letters(prefix, !last && !regex);
+    MC_TRY_(letters(prefix, !last && !regex));
     if (!regex) return {};
     MC_TRY_(cut(kGpt2Pattern, Keep::kIsolated));
-    letters(false, !last);
-    return {};
+    return letters(false, !last);
   }
 
   Result<> metaspace(const Json& step) {
@@ -77,6 +80,7 @@ struct PreTokenizer::Reader {
     if (scheme != "always" && scheme != "never" && scheme != "first")
       return fail(Code::kUnsupported, "prepend_scheme '%s' is not supported", scheme.c_str());
     if (mark.empty()) mark = kSpaceMark;
+    MC_TRY_(growth.by(growth_of(1, mark.size() + (scheme == "never" ? 0 : 1))));
     made.steps_.push_back({.kind = Step::Kind::kMarkSpaces,
                            .mark = mark,
                            .prefix = scheme != "never",
@@ -123,10 +127,10 @@ struct PreTokenizer::Reader {
   }
 };
 
-Result<PreTokenizer> PreTokenizer::read(const Json* json) {
+Result<PreTokenizer> PreTokenizer::read(const Json* json, const Growth& before) {
   constexpr const char* kPart = "pre_tokenizer";
   PreTokenizer made;
-  Reader reader{made};
+  Reader reader{made, before};
   MC_TRY(const auto steps, steps_of(json, kPart, "pretokenizers"));
   for (size_t i = 0; i < steps.size(); ++i)
     if (const auto done = reader.read(*steps[i], i + 1 == steps.size()); !done)

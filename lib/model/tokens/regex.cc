@@ -248,6 +248,11 @@ Result<Regex> Regex::compile_native(std::string_view pattern) {
                 static_cast<size_t>(place));
   }
   Regex made;
+  uint32_t least = 0;
+  // \K may make an empty match of any.
+  if (pattern.find("\\K") == std::string_view::npos &&
+      pcre2_pattern_info(code, PCRE2_INFO_MINLENGTH, &least) == 0)
+    made.least_ = least;
   made.jit_ = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE) == 0;
   made.code_ = std::shared_ptr<const pcre2_real_code_8>(
       code, [](const pcre2_code* c) { pcre2_code_free(const_cast<pcre2_code*>(c)); });

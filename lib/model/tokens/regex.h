@@ -36,9 +36,12 @@ class Regex {
   };
   // The first match at `from` or after it. Requires: `text` is valid UTF-8, `from` a character's.
   Match find(std::string_view text, size_t from) const;
+  // A match has at least as many characters; 0 where it may be empty.
+  size_t least() const { return least_; }
 
  private:
   std::shared_ptr<const pcre2_real_code_8> code_;
+  size_t least_ = 0;
   bool jit_ = false;
 };
 

@@ -25,6 +25,7 @@ inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 std::string marks_to_spaces(std::string_view piece);
 
 // Every byte as a printable letter (space is "\u0120"), and back; none where a letter is no byte.
+inline constexpr size_t kLettersGrow = 2;  // bytes of a letter, at most
 std::string bytes_to_letters(std::string_view bytes);
 std::optional<std::string> letters_to_bytes(std::string_view letters);
 

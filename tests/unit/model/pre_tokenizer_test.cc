@@ -2,9 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "base/json.h"
+#include "model/tokens/charsmap.h"
 #include "model/tokens/normalizer.h"
 #include "model/tokens/unicode.h"
 
@@ -250,4 +253,27 @@ TEST_CASE("marks are sorted by class, and those of one class keep their order") 
 TEST_CASE("cases are lowered a character at a time") {
   CHECK(lower_case("ABC\u00C9\u03A3 \u0130") == "abc\u00E9\u03C3 i\u0307");
   CHECK(lower_case("A\xFFZ") == "a\xFFz");
+}
+
+TEST_CASE("a table of characters may make a text 1024 times as long, and no more") {
+  // A trie of one entry, "a"; then the text that it stands for.
+  const auto table = [](size_t length) {
+    std::vector<uint32_t> units(256);
+    units[0] = 2u << 10;                        // the root: what follows lies at 2 ^ byte
+    units[2 ^ 'a'] = 'a' | 1u << 8 | 4u << 10;  // a leaf, 4 further
+    const std::string text = std::string(length, 'x') + '\0';
+    const auto bytes = static_cast<uint32_t>(units.size() * sizeof(uint32_t));
+    std::string blob(sizeof bytes + bytes, '\0');
+    std::memcpy(blob.data(), &bytes, sizeof bytes);
+    std::memcpy(blob.data() + sizeof bytes, units.data(), bytes);
+    return blob + text;
+  };
+  const auto most = Charsmap::read(table(1024));
+  REQUIRE_MESSAGE(most.has_value(), most.error().what);
+  CHECK(most->replace("a").size() == 1024);
+  CHECK(most->grows() == 1024);
+  const auto over = Charsmap::read(table(1025));
+  REQUIRE_FALSE(over);
+  CHECK(over.error().what ==
+        "the table of characters may make a text more than 1024 times as long");
 }

@@ -170,11 +170,6 @@ TEST_CASE("tokenizer.json: what is unsupported or wrong is refused by name") {
     return changed;
   };
   refused(with("normalizer", {{"type", "Rot13"}}), "normalizer Rot13");
-  Json doubles = Json::array();
-  for (int i = 0; i < 40; ++i)
-    doubles.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "  "}});
-  refused(with("normalizer", {{"type", "Sequence"}, {"normalizers", doubles}}),
-          "more than 1024 times as long");
   refused(with("decoder", {{"type", "CTC"}}), "decoder CTC");
   refused(with("post_processor", {{"type", "Odd"}}), "post_processor Odd");
   refused(with("post_processor",
@@ -284,4 +279,122 @@ TEST_CASE("bytes alone: each byte is its token, and other ids have words of thei
   CHECK(t.decode(t.encode("caf\xC3\xA9")) == "caf\xC3\xA9");
   CHECK(t.bytes(999) != t.bytes(998));
   CHECK(t.bytes(1000).empty());
+}
+
+namespace {
+
+// Steps of a tokenizer.json with the parts that are given, each a list of steps.
+Result<Tokenizer> of_steps(const Json& normalizers, const Json& cutters, const Json& decoders) {
+  Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
+  file["model"]["vocab"] = {{"a", 0u}, {"e", 1u}};
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", normalizers}};
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", cutters}};
+  if (!decoders.empty()) file["decoder"] = {{"type", "Sequence"}, {"decoders", decoders}};
+  return Tokenizer::hugging_face(file);
+}
+Json step(const char* text) { return *parse_json(text); }
+Json times(int count, const Json& one, Json last = Json::array()) {
+  Json all = Json::array();
+  for (int i = 0; i < count; ++i) all.push_back(one);
+  for (Json& l : last) all.push_back(std::move(l));
+  return all;
+}
+Json replace(const std::string& what, const std::string& by) {
+  return {{"type", "Replace"}, {"pattern", {{"String", what}}}, {"content", by}};
+}
+const char* const kTooLong = "more than 1024 times as long";
+const char* const kLetters = R"({"type":"ByteLevel","add_prefix_space":false,"use_regex":false})";
+const char* const kSpaced = R"({"type":"ByteLevel","add_prefix_space":true,"use_regex":false})";
+const char* const kEach = R"({"type":"Split","pattern":{"Regex":"."},"behavior":"Isolated"})";
+const char* const kRuns = R"({"type":"Replace","pattern":{"Regex":" {2,}"},"content":" "})";
+
+void too_long(const Result<Tokenizer>& made, const std::string& part) {
+  REQUIRE_FALSE(made);
+  CHECK(made.error().code == Code::kUnsupported);
+  CHECK_MESSAGE(made.error().what.starts_with(part), made.error().what);
+  CHECK_MESSAGE(made.error().what.find(kTooLong) != std::string::npos, made.error().what);
+}
+
+}  // namespace
+
+TEST_CASE("a text may grow 1024 times in all steps before the model, and no more") {
+  const Json none = Json::array(), letters = step(kLetters),
+             plain = step(R"({"type":"ByteLevel"})");
+  too_long(of_steps(times(40, replace(" ", "  ")), none, none), "normalizer Replace");
+  too_long(of_steps(times(11, plain), none, none), "normalizer ByteLevel");
+  CHECK(of_steps(times(10, plain), none, none));
+  // The last one writes no letters: the model reads bytes.
+  too_long(of_steps(none, times(12, letters), none), "pre_tokenizer ByteLevel");
+  CHECK(of_steps(none, times(11, letters), none));
+  too_long(of_steps(times(5, plain), times(7, letters), none), "pre_tokenizer ByteLevel");
+  CHECK(of_steps(times(5, plain), times(6, letters), none));
+  Json cut = Json::array();
+  for (int i = 0; i < 7; ++i) cut.insert(cut.end(), {step(kEach), step(kSpaced)});
+  too_long(of_steps(none, cut, none), "pre_tokenizer ByteLevel");
+  too_long(of_steps(none, times(6, step(R"({"type":"Metaspace"})")), none),
+           "pre_tokenizer Metaspace");
+  const Json before = {{"type", "Prepend"}, {"prepend", std::string(600, 'x')}};
+  CHECK(of_steps(times(1, before), none, none));
+  too_long(of_steps(times(2, before), none, none), "normalizer Prepend");
+  Json forms = Json::array();  // each makes five of one U+FDFA
+  for (int i = 0; i < 10; ++i)
+    forms.insert(forms.end(), {step(R"({"type":"NFKD"})"), replace("\u0644", "\uFDFA")});
+  too_long(of_steps(forms, none, none), "normalizer NFKD");
+}
+
+TEST_CASE("what published tokenizers do to a text is far from making it 1024 times as long") {
+  Json albert = {replace("``", "\""),
+                 replace("''", "\""),
+                 step(R"({"type":"NFKD"})"),
+                 step(R"({"type":"StripAccents"})"),
+                 step(R"({"type":"Lowercase"})"),
+                 step(kRuns)};
+  CHECK(of_steps(albert, {step(R"({"type":"WhitespaceSplit"})"), step(R"({"type":"Metaspace"})")},
+                 Json::array()));
+  // Forms of what has a form already add nothing.
+  CHECK(of_steps(times(100, step(R"({"type":"NFKC"})")), Json::array(), Json::array()));
+  const auto bert = of_steps(times(1, step(R"({"type":"BertNormalizer"})")),
+                             times(1, step(R"({"type":"BertPreTokenizer"})")),
+                             times(1, step(R"({"type":"WordPiece","prefix":"##"})")));
+  CHECK_MESSAGE(bert.has_value(), bert.error().what);
+}
+
+TEST_CASE("a decoder that may make a piece 1024 times as long is refused before it is used") {
+  const Json none = Json::array(), fuse = Json::array({step(R"({"type":"Fuse"})")});
+  too_long(of_steps(none, none, times(34, replace("e", "ee"), fuse)), "decoder Replace");
+  too_long(of_steps(none, none, times(2, replace("e", std::string(10'000, 'e')), fuse)),
+           "decoder Replace");
+  Json after = times(30, replace("e", "ee"));
+  after.insert(after.begin(), fuse[0]);
+  too_long(of_steps(none, none, after), "decoder Replace");
+  const auto t = of_steps(none, none, times(10, replace("e", "ee"), fuse));
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->bytes(1).size() == 1024);
+}
+
+TEST_CASE("pieces of tokenizer.json are 64 KiB at most, and 256 MiB as texts have them") {
+  Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
+  file["model"]["vocab"] = {{std::string(65'537, 'a'), 0u}};
+  auto made = Tokenizer::hugging_face(file);
+  REQUIRE_FALSE(made);
+  CHECK(made.error().what == "piece 0 has 65537 bytes: want 65536 at most");
+  file["model"]["vocab"] = Json::object();
+  for (unsigned i = 0; i < 5; ++i)
+    file["model"]["vocab"][std::string(65'535, 'e') + std::to_string(i)] = i;
+  file["decoder"] = replace("e", std::string(1024, 'e'));
+  made = Tokenizer::hugging_face(file);
+  REQUIRE_FALSE(made);
+  CHECK_MESSAGE(made.error().what.find("268435456") != std::string::npos, made.error().what);
+}
+
+TEST_CASE("a tokenizer.json that is refused is named, and no tokenizer.model stands in for it") {
+  const test::Folder folder;
+  folder.write("tokenizer.model", small_model());
+  REQUIRE(Tokenizer::open(folder.path(), 100));
+  folder.write("tokenizer.json", R"({"model":{"type":"BPE","merges":[],"vocab":{"a":0}},
+                                     "decoder":{"type":"CTC"}})");
+  const auto made = Tokenizer::open(folder.path(), 100);
+  REQUIRE_FALSE(made);
+  CHECK_MESSAGE(made.error().what.starts_with(folder.path() + "/tokenizer.json: decoder CTC"),
+                made.error().what);
 }
