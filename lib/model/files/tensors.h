@@ -47,6 +47,7 @@ struct TensorSet {
   Tensors tensors;
   std::vector<std::shared_ptr<const MappedFile>> files;
   bool dequantized = false;  // blocks are wanted as floats, for products that round nothing
+  std::string path{};        // of the folder or file, for errors
 
   // The tensor of that name and shape, in a format that is read here. Errors: kNotFound; kInvalid
   // names both shapes; kUnsupported names the format.

@@ -39,6 +39,7 @@ Result<ModelFiles> open_folder(const std::string& folder) {
   config->name = name_of(folder);
   MC_TRY(Tokenizer tokenizer, Tokenizer::open(folder, config->vocab));
   MC_TRY(TensorSet tensors, open_safetensors(folder));
+  tensors.path = folder;
   if (const auto quantized = json.find("quantization_config");
       quantized != json.end() && !quantized->is_null()) {
     const auto joined = join_quantized_modules(*quantized, tensors);
@@ -68,7 +69,7 @@ Result<ModelFiles> open_gguf(const std::string& path) {
     ChatFormat chat = gguf_chat(g);
     return ModelFiles{std::move(config),
                       std::move(tokenizer),
-                      {std::move(g.tensors), {file}, false},
+                      {std::move(g.tensors), {file}, false, path},
                       Naming::kGguf,
                       std::move(chat)};
   };
@@ -138,10 +139,13 @@ Result<ModelFiles> open_model(const std::string& name) {
 
 Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
   if (files.tensors.tensors.empty() && !files.tensors.files.empty())
-    return fail(Code::kCorrupt, "the files of model '%s' have no tensors",
-                escape(files.config.name).c_str());
+    return fail(Code::kCorrupt, "%s: there are no tensors in it", files.tensors.path.c_str());
   if (files.tensors.tensors.empty()) return random_sources(files.config, kTinySeed, wanted);
-  return weight_sources(files.tensors, files.config, files.naming, wanted);
+  auto sources = weight_sources(files.tensors, files.config, files.naming, wanted);
+  if (!sources)
+    return fail(sources.error().code, "%s: %s", files.tensors.path.c_str(),
+                sources.error().what.c_str());
+  return sources;
 }
 
 Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted,

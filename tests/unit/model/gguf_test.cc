@@ -89,9 +89,10 @@ TEST_CASE("files without tensors are no model: no weights are invented for them"
   auto file = MappedFile::open(folder.path() + "/empty");
   REQUIRE(file);
   files->tensors.files.push_back(std::make_shared<const MappedFile>(std::move(*file)));
+  files->tensors.path = folder.path();
   const auto none = open_sources(*files);
   REQUIRE_FALSE(none);
-  CHECK(none.error().what == "the files of model 'tiny' have no tensors");
+  CHECK(none.error().what == folder.path() + ": there are no tensors in it");
 }
 
 TEST_CASE("gguf: blocks take the bytes that their format says, and rows have whole ones") {

@@ -1,5 +1,6 @@
 #include "files.h"
 #include "model/files/tensors.h"
+#include "model/forward/model.h"
 #include "shared.h"
 
 using namespace mc;
@@ -82,6 +83,28 @@ TEST_CASE("find names what was expected and what it found") {
   CHECK(says(set.find("w", Shape{4, 2}).error(), "[2, 2], the configuration wants [4, 2]"));
   CHECK(says(set.find("x", Shape{1}).error(), "no tensor 'x'"));
   CHECK(set.find("q", Shape{4}).error().code == Code::kUnsupported);
+}
+
+TEST_CASE("what is wrong with tensors or a tokenizer's class names the folder or the file") {
+  const test::Folder folder;
+  folder.write("config.json", R"({"architectures": ["LlamaForCausalLM"], "vocab_size": 512,
+    "hidden_size": 64, "intermediate_size": 172, "num_hidden_layers": 1, "num_attention_heads": 8,
+    "max_position_embeddings": 512, "hidden_act": "silu", "rms_norm_eps": 1e-5})");
+  folder.write(
+      "model.safetensors",
+      test::safetensors(R"({"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})",
+                        std::string(16, 'x')));
+  const auto files = model::open_model(folder.path());
+  REQUIRE_MESSAGE(files.has_value(), files.error().what);
+  const auto sources = model::open_sources(*files);
+  REQUIRE_FALSE(sources);
+  CHECK(sources.error().what.starts_with(folder.path() + ": no tensor '"));
+  folder.write("tokenizer.json", R"({"model": {"type": "BPE", "merges": [], "vocab": {"a": 0}}})");
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": 5})");
+  const auto wrong = model::open_model(folder.path());
+  REQUIRE_FALSE(wrong);
+  CHECK(
+      wrong.error().what.starts_with(folder.path() + "/tokenizer_config.json: 'tokenizer_class'"));
 }
 
 TEST_CASE("shards: the index says where each tensor is, and must be right") {
