@@ -9,6 +9,7 @@ namespace mc::model::jinja {
 namespace {
 
 constexpr int64_t kRangeMax = 100'000;  // as the sandbox of Jinja
+constexpr size_t kStrftimeGrows = 256;
 
 Result<Value> range(const Arguments& with, Budget& budget) {
   MC_TRY_(with.only(3, {}));
@@ -60,12 +61,20 @@ Result<Value> raise(const Arguments& with, Budget& budget) {
   return fail(Code::kInvalid, "%s", escape(why.substr(0, 1000)).c_str());
 }
 
-Result<Value> strftime_now(const Arguments& with, const std::tm& now) {
+Result<Value> strftime_now(const Arguments& with, const std::tm& now, Budget& budget) {
   MC_TRY(const auto format, with.text(0, "format"));
   if (!format || format->empty()) return Value(std::string());
-  std::array<char, 1024> room;
-  const size_t size = std::strftime(room.data(), room.size(), format->c_str(), &now);
-  return Value(std::string(room.data(), size));
+  // What is written first tells an empty text from one without room. As Python's, it is empty
+  // where it would be over 256 times as long as the format.
+  const std::string marked = "." + *format;
+  std::string room;
+  for (size_t want = 1024;; want *= 2) {
+    MC_TRY_(budget.bytes(want));
+    room.resize(want);
+    const size_t size = std::strftime(room.data(), room.size(), marked.c_str(), &now);
+    if (size > 0 || want >= kStrftimeGrows * format->size())
+      return Value(room.substr(std::min<size_t>(1, size), size > 0 ? size - 1 : 0));
+  }
 }
 
 }  // namespace
@@ -80,7 +89,7 @@ Result<Value> call_global(const std::string& name, const Arguments& with, Runtim
   if (name == "range") return range(with, runtime.budget);
   if (name == "namespace") return make_namespace(with, runtime.budget);
   if (name == "raise_exception") return raise(with, runtime.budget);
-  if (name == "strftime_now") return strftime_now(with, runtime.now);
+  if (name == "strftime_now") return strftime_now(with, runtime.now, runtime.budget);
   MC_TRY(std::vector<Member> given, members(with, runtime.budget));
   return make_dict(std::move(given));
 }

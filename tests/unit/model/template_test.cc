@@ -118,6 +118,9 @@ TEST_CASE("template: macros, set blocks, and the functions of transformers") {
              "{{ f('a') }}{{ f('c', y='d') }}") == "ab1cd1");
   CHECK(text("{% set x | trim %}  a{{ 1 }} {% endset %}[{{ x }}]") == "[a1]");
   CHECK(text("{{ strftime_now('%d %b %Y') }}") == "07 Mar 2025");
+  const std::string many(5000, 'x');
+  CHECK(text("{{ strftime_now('" + many + "%Y') }}") == many + "2025");
+  CHECK(text("[{{ strftime_now('%999999Y') }}{{ strftime_now('') }}]") == "[]");
   CHECK(text("{% generation %}a{% endgeneration %}{% filter upper %}b{% endfilter %}") == "aB");
   CHECK(why("a\n{{ raise_exception('no ' ~ 1) }}") == "t, line 2: no 1");
 }
