@@ -217,7 +217,7 @@ mc_code mc_store_match_blocks_async(mc_store* store, mc_queue* queue, uint64_t t
       MC_TRY(*matched, client->match_blocks(names, all, hash_bytes));
       return 0;
     };
-    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+    return capi::queue_up(*store, queue, tag, std::make_shared<capi::AskCall>(ask));
   });
 }
 
@@ -235,7 +235,7 @@ mc_code mc_store_put_blocks(mc_store* store, const mc_kv_layout* layout, const m
       else
         call->refuse(i, parts.error());
     }
-    return capi::carry_out(queue, tag, call);
+    return capi::carry_out(*store, queue, tag, call);
   });
 }
 
@@ -254,7 +254,7 @@ mc_code mc_store_get_blocks(mc_store* store, const mc_kv_layout* layout, const m
       else
         call->refuse(i, parts.error());
     }
-    return capi::carry_out(queue, tag, call);
+    return capi::carry_out(*store, queue, tag, call);
   });
 }
 

@@ -119,7 +119,8 @@ mc_code mc_store_list_async(mc_store* store, mc_queue* queue, uint64_t tag, cons
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
     MC_TRY_(capi::need(reinterpret_cast<const void*>(each), "each"));
-    return capi::queue_up(queue, tag, std::make_shared<Listing>(*store, wanted, each, user));
+    return capi::queue_up(*store, queue, tag,
+                          std::make_shared<Listing>(*store, wanted, each, user));
   });
 }
 
@@ -136,7 +137,7 @@ mc_code mc_store_remove_prefix_async(mc_store* store, mc_queue* queue, uint64_t 
                                      uint64_t* removed) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const std::string wanted, prefix_of(prefix, prefix_bytes));
-    return capi::queue_up(queue, tag,
+    return capi::queue_up(*store, queue, tag,
                           std::make_shared<Removal>(*store, wanted, force != 0, removed));
   });
 }

@@ -65,7 +65,7 @@ mc_code mc_store_put_keys(mc_store* store, const mc_keys* keys, const mc_buffer*
       MC_TRY(auto parts, parts_of<const std::byte>(buffers, buffer_ends, i, at));
       call->add(group, i, {std::move(all[i]), std::move(parts)});
     }
-    return capi::carry_out(queue, tag, call);
+    return capi::carry_out(*store, queue, tag, call);
   });
 }
 
@@ -81,7 +81,7 @@ mc_code mc_store_get_keys(mc_store* store, const mc_keys* keys, const mc_buffer*
       MC_TRY(auto parts, parts_of<std::byte>(buffers, buffer_ends, i, at));
       call->add(i, {std::move(all[i]), std::move(parts)});
     }
-    return capi::carry_out(queue, tag, call);
+    return capi::carry_out(*store, queue, tag, call);
   });
 }
 
@@ -91,7 +91,7 @@ mc_code mc_store_exists_keys(mc_store* store, const mc_keys* keys, mc_queue* que
     MC_TRY(auto all, keys_of(keys));
     if (!all.empty()) MC_TRY_(need(found, "found"));
     const auto call = std::make_shared<capi::ExistsCall>(*store, std::move(all), found);
-    if (queue != nullptr) return capi::queue_up(queue, tag, call);
+    if (queue != nullptr) return capi::queue_up(*store, queue, tag, call);
     return call->ask();
   });
 }
@@ -136,7 +136,7 @@ mc_code mc_store_size_async(mc_store* store, mc_queue* queue, uint64_t tag, mc_k
       *bytes = found.bytes;
       return 0;
     };
-    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+    return capi::queue_up(*store, queue, tag, std::make_shared<capi::AskCall>(ask));
   });
 }
 
@@ -150,7 +150,7 @@ mc_code mc_store_match_async(mc_store* store, mc_queue* queue, uint64_t tag, con
       MC_TRY(*matched, client->match_prefix(all));
       return 0;
     };
-    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+    return capi::queue_up(*store, queue, tag, std::make_shared<capi::AskCall>(ask));
   });
 }
 
@@ -165,19 +165,22 @@ mc_code mc_store_remove_async(mc_store* store, mc_queue* queue, uint64_t tag, co
         return code != MC_OK && code != MC_NOT_FOUND;
       }));
     };
-    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+    return capi::queue_up(*store, queue, tag, std::make_shared<capi::AskCall>(ask));
   });
 }
 
 mc_code mc_store_health_async(mc_store* store, mc_queue* queue, uint64_t tag, unsigned timeout_ms,
                               uint32_t* nodes, uint64_t* free_bytes) {
   return guarded(store, [&]() -> Result<> {
-    const auto ask = [store, timeout_ms, nodes, free_bytes]() -> Result<uint32_t> {
-      const mc_code code = mc_store_health(store, timeout_ms, nodes, free_bytes);
+    const Duration limit = std::chrono::milliseconds(std::max(timeout_ms, 1u));
+    const auto ask = [store, nodes, free_bytes]() -> Result<uint32_t> {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(capi::call_how().timeout);
+      const mc_code code =
+          mc_store_health(store, static_cast<unsigned>(left.count()), nodes, free_bytes);
       if (code != MC_OK) return fail(Error{static_cast<Code>(code), mc_last_error()});
       return 0;
     };
-    return capi::queue_up(queue, tag, std::make_shared<capi::AskCall>(ask));
+    return capi::queue_up(*store, queue, tag, std::make_shared<capi::AskCall>(ask), limit);
   });
 }
 

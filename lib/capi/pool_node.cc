@@ -59,6 +59,10 @@ Result<std::span<std::byte>> memory_of(const mc_lend_options& how) {
 Result<> open_node(mc_store& store, const mc_lend_options& how, mc_lent& out) {
   MC_TRY(const std::span<std::byte> memory, memory_of(how));
   if (how.bytes == 0 && memory.empty()) return fail(Code::kInvalid, "mc_lend_options.bytes is 0");
+  constexpr uint64_t kMost = uint64_t{1} << 46;  // of one piece of memory
+  if (how.bytes >= kMost)
+    return fail(Code::kNoSpace, "mc_lend_options.bytes is %llu: want less than %llu",
+                static_cast<unsigned long long>(how.bytes), static_cast<unsigned long long>(kMost));
   static std::atomic<uint32_t> number{0};
   const capi::Settings& settings = store.engine->settings;
   store::NodeOptions node;

@@ -11,11 +11,17 @@
 #include "base/text.h"
 #include "capi/common.h"
 #include "io/fd.h"
+#include "io/thread.h"
 
 namespace mc::capi {
 namespace {
 
 constexpr uint32_t kThreads = 2, kThreadsMax = 64, kDepth = 4096, kDepthMax = 1 << 20;
+
+// How long a call that waits for a value may keep its thread: as long as there are threads for all
+// of them, the first; with more, their turns together take about the second.
+constexpr Duration kTurn = std::chrono::milliseconds(200), kRound = std::chrono::milliseconds(20),
+                   kTurnLeast = std::chrono::milliseconds(1);
 
 Error cancelled() { return {Code::kUnavailable, "cancelled"}; }
 
@@ -27,7 +33,8 @@ struct Queue::State {
     xfer::Engine* engine = nullptr;
     xfer::BatchId batch = 0;
   };
-  State(const Clock& c, uint32_t d, int event) : clock(c), depth(d), fd(event) {}
+  State(const Clock& c, uint32_t t, uint32_t d, int event)
+      : clock(c), threads(t), depth(d), fd(event) {}
 
   Result<> begin() MC_REQUIRES(mutex) {
     if (open >= depth)
@@ -58,12 +65,41 @@ struct Queue::State {
     finish(one);
   }
 
+  // Before a call is put where it waits for a thread.
+  void expect(const Call& call) MC_REQUIRES(mutex) {
+    if (call.until < next_late) over.notify_all();
+  }
+  Duration turn_of_a_waiting_call() const MC_REQUIRES(mutex) {
+    if (parked.empty()) return kTurn;
+    const auto each =
+        kRound * static_cast<int64_t>(waiters.size()) / static_cast<int64_t>(parked.size());
+    return std::clamp<Duration>(each, kTurnLeast, kTurn);
+  }
+
+  // Behind the others that wait for a value. Their threads are started when there are such calls.
+  Result<> park(Call& call) MC_REQUIRES(mutex) {
+    if (stopping) return fail(cancelled());
+    if (waiters.size() < threads) {
+      auto thread = io::start_thread([this] { work(*this, true); });
+      if (!thread && waiters.empty()) return fail(thread.error());
+      if (thread) waiters.push_back(std::move(*thread));
+    }
+    expect(call);
+    parked.push_back(std::move(call));
+    to_wait.notify_one();
+    return {};
+  }
+
   const Clock& clock;
+  const size_t threads;  // of each kind
   const size_t depth;
   const io::Fd fd;
   Mutex mutex;
-  Condition to_do, done_or_not;
-  std::deque<Call> waiting MC_GUARDED_BY(mutex);
+  Condition to_do, to_wait, over, done_or_not;
+  std::deque<Call> waiting MC_GUARDED_BY(mutex);  // for a thread
+  std::deque<Call> parked MC_GUARDED_BY(mutex);   // the same, and for a value
+  std::vector<std::thread> waiters MC_GUARDED_BY(mutex);
+  Time next_late MC_GUARDED_BY(mutex) = Time::max();
   std::vector<const Call*> running MC_GUARDED_BY(mutex);
   std::vector<Flight> flying MC_GUARDED_BY(mutex);
   std::deque<mc_done> done MC_GUARDED_BY(mutex);
@@ -78,53 +114,112 @@ Result<std::unique_ptr<Queue>> Queue::open(const Clock& clock, uint32_t threads,
                 threads, depth, kThreadsMax, kDepthMax);
   const int event = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   if (event < 0) return fail_errno("new eventfd");
+  const uint32_t count = threads == 0 ? kThreads : threads;
   auto queue = std::unique_ptr<Queue>(
-      new Queue(std::make_shared<State>(clock, depth == 0 ? kDepth : depth, event)));
-  for (uint32_t i = 0; i < (threads == 0 ? kThreads : threads); ++i)
-    queue->threads_.emplace_back([state = queue->state_.get()] { work(*state); });
+      new Queue(std::make_shared<State>(clock, count, depth == 0 ? kDepth : depth, event)));
+  State* const state = queue->state_.get();
+  for (uint32_t i = 0; i < count; ++i) {
+    MC_TRY(std::thread thread, io::start_thread([state] { work(*state, false); }));
+    queue->threads_.push_back(std::move(thread));
+  }
+  MC_TRY(std::thread late, io::start_thread([state] { end_late(*state); }));
+  queue->threads_.push_back(std::move(late));
   return queue;
 }
 
 Queue::~Queue() {
-  std::deque<Call> waiting;
+  std::deque<Call> waiting, parked;
   std::vector<State::Flight> flying;
+  std::vector<std::thread> waiters;
   {
     const Lock lock(state_->mutex);
     state_->stopping = true;
     waiting.swap(state_->waiting);
+    parked.swap(state_->parked);
+    waiters.swap(state_->waiters);
     flying = state_->flying;
     for (const Call* call : state_->running) call->stop();
   }
-  state_->to_do.notify_all();
+  for (Condition* all : {&state_->to_do, &state_->to_wait, &state_->over}) all->notify_all();
   for (const Call& call : waiting) (void)call.give_up(cancelled());
+  for (const Call& call : parked) (void)call.give_up(cancelled());
   for (const State::Flight& flight : flying) flight.engine->cancel(flight.batch);
   for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : waiters) thread.join();
 }
 
-void Queue::work(State& state) {
+void Queue::work(State& state, bool waits) {
   for (;;) {
     Call call;
+    Duration hold{};
     {
       const Lock lock(state.mutex);
-      while (state.waiting.empty() && !state.stopping) state.to_do.wait(state.mutex);
+      std::deque<Call>& calls = waits ? state.parked : state.waiting;
+      Condition& some = waits ? state.to_wait : state.to_do;
+      while (calls.empty() && !state.stopping) some.wait(state.mutex);
       if (state.stopping) return;
-      call = std::move(state.waiting.front());
-      state.waiting.pop_front();
+      call = std::move(calls.front());
+      calls.pop_front();
       state.running.push_back(&call);
+      if (waits) hold = state.turn_of_a_waiting_call();
     }
-    mc_done one{};
-    const mc_code code = guarded([&]() -> Result<> {
-      one = call.run();
-      return {};
-    });
-    if (code != MC_OK) one.code = code;
-    one.tag = call.tag;
+    carry_out(state, call, hold);
+  }
+}
+
+void Queue::carry_out(State& state, Call& call, Duration hold) {
+  std::optional<mc_done> one;
+  const mc_code code = guarded([&]() -> Result<> {
+    one = call.turn(hold);
+    return {};
+  });
+  if (code != MC_OK) one = mc_done{0, static_cast<uint32_t>(code), 0, 0};
+  Error why;
+  {
+    const Lock lock(state.mutex);
+    std::erase(state.running, &call);
+    if (!one) {
+      const auto parked = state.park(call);
+      if (parked) return;
+      why = parked.error();
+    }
+  }
+  if (!one) one = call.give_up(why);
+  one->tag = call.tag;
+  call = {};  // before its caller may go on
+  state.finish(*one);
+}
+
+// Ends calls whose time is over while they wait for a thread.
+void Queue::end_late(State& state) {
+  for (;;) {
+    std::vector<Call> late;
     {
       const Lock lock(state.mutex);
-      std::erase(state.running, &call);
+      if (state.stopping) return;
+      const Time now = state.clock.now();
+      state.next_late = Time::max();
+      for (std::deque<Call>* calls : {&state.waiting, &state.parked}) {
+        const auto in_time = [&](const Call& call) { return call.until > now; };
+        const auto over = std::stable_partition(calls->begin(), calls->end(), in_time);
+        late.insert(late.end(), std::move_iterator(over), std::move_iterator(calls->end()));
+        calls->erase(over, calls->end());
+        for (const Call& call : *calls) state.next_late = std::min(state.next_late, call.until);
+      }
+      if (late.empty()) {
+        if (state.next_late == Time::max())
+          state.over.wait(state.mutex);
+        else
+          state.over.wait_for(state.mutex, state.next_late - now);
+      }
     }
-    call = {};  // before its caller may go on
-    state.finish(one);
+    for (Call& call : late) {
+      mc_done one =
+          call.late({Code::kTimeout, "no thread of the queue was free within the call's timeout"});
+      one.tag = call.tag;
+      call = {};
+      state.finish(one);
+    }
   }
 }
 
@@ -132,6 +227,7 @@ Result<> Queue::submit(Call call) {
   {
     const Lock lock(state_->mutex);
     MC_TRY_(state_->begin());
+    state_->expect(call);
     state_->waiting.push_back(std::move(call));
   }
   state_->to_do.notify_one();
@@ -188,14 +284,15 @@ Result<> Queue::cancel(uint64_t tag) {
   {
     State& s = *state_;
     const Lock lock(s.mutex);
-    for (auto it = s.waiting.begin(); it != s.waiting.end();) {
-      if (it->tag != tag) {
-        ++it;
-        continue;
+    for (std::deque<Call>* waiting : {&s.waiting, &s.parked})
+      for (auto it = waiting->begin(); it != waiting->end();) {
+        if (it->tag != tag) {
+          ++it;
+          continue;
+        }
+        calls.push_back(std::move(*it));
+        it = waiting->erase(it);
       }
-      calls.push_back(std::move(*it));
-      it = s.waiting.erase(it);
-    }
     for (const State::Flight& f : s.flying)
       if (f.tag == tag) flying.push_back(f);
     for (const Call* call : s.running)

@@ -1,10 +1,15 @@
 // Calls that return at once. Threads of the queue carry out those of the store, the engine moves
 // batches, and what is done waits until the caller takes it. An eventfd is readable meanwhile.
 //
+// A call that waits for a value has its first turn on one of these threads, and its further ones on
+// threads for such calls, which they share in short turns: it keeps no other call waiting. A call
+// that finds no free thread in its time is ended as late.
+//
 // Thread: any. The destructor waits for the calls in progress, which end within their timeouts.
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -21,9 +26,13 @@ class Queue {
  public:
   struct Call {
     uint64_t tag = 0;
-    std::function<mc_done()> run;
-    std::function<mc_done(const Error&)> give_up;  // instead of run
-    std::function<void()> stop;                    // while it runs, from another thread
+    // Carries it out. Nothing: what it waits for is not there yet, and it wants another turn. It
+    // waits for as long as `hold` in this one.
+    std::function<std::optional<mc_done>(Duration hold)> turn;
+    std::function<mc_done(const Error&)> give_up;  // instead of a turn
+    std::function<mc_done(const Error&)> late;     // the same, because its time was over
+    std::function<void()> stop;                    // while it has a turn, from another thread
+    Time until = Time::max();                      // when its time is over
   };
   // Errors: kInvalid.
   static Result<std::unique_ptr<Queue>> open(const Clock& clock, uint32_t threads, uint32_t depth);
@@ -45,7 +54,9 @@ class Queue {
  private:
   struct State;
   explicit Queue(std::shared_ptr<State> state) : state_(std::move(state)) {}
-  static void work(State& state);
+  static void work(State& state, bool waits);
+  static void carry_out(State& state, Call& call, Duration hold);
+  static void end_late(State& state);
 
   const std::shared_ptr<State>
       state_;  // callbacks of the engine may come later than the destructor

@@ -73,6 +73,9 @@ mc_code mc_store_setup(const char* name, const char* master, const mc_options* o
     MC_TRY_(need(out, "out"));
     MC_TRY(auto engine, capi::open_engine(name, options, true));
     ClientOptions client = engine->settings.store;
+    if (client.timeout <= Duration::zero())
+      return fail(Code::kInvalid, "timeout %s: every call must end, so it must be above 0",
+                  to_text(client.timeout).c_str());
     client.master = master;
     // A process of a host without a name prefers the memory that it gives to the pool itself.
     if (client.put.host.empty()) client.put.host = engine->settings.engine.node;
@@ -102,6 +105,8 @@ mc_engine* mc_store_engine(mc_store* store) {
 }
 
 mc_code mc_store_register_buffer(mc_store* store, void* address, size_t bytes, mc_memory** out) {
+  const mc_code code = guarded(store, [&] { return need(address, "address"); });
+  if (code != MC_OK) return code;
   return mc_memory_register(mc_store_engine(store), address, bytes, nullptr, 0, out);
 }
 
@@ -173,7 +178,7 @@ mc_code mc_store_put_async(mc_store* store, mc_queue* queue, uint64_t tag, const
                            size_t count, const mc_put_options* defaults, mc_put_result* results) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto call, puts_of(*store, items, count, defaults, results));
-    return capi::queue_up(queue, tag, call);
+    return capi::queue_up(*store, queue, tag, call);
   });
 }
 
@@ -181,7 +186,7 @@ mc_code mc_store_get_async(mc_store* store, mc_queue* queue, uint64_t tag, const
                            size_t count, unsigned wait_ms, mc_get_result* results) {
   return guarded(store, [&]() -> Result<> {
     MC_TRY(const auto call, gets_of(*store, items, count, wait_ms, results));
-    return capi::queue_up(queue, tag, call);
+    return capi::queue_up(*store, queue, tag, call);
   });
 }
 
@@ -190,7 +195,7 @@ mc_code mc_store_exists_async(mc_store* store, mc_queue* queue, uint64_t tag, co
   return guarded(store, [&]() -> Result<> {
     MC_TRY(auto all, keys_of(keys, count));
     if (count > 0) MC_TRY_(need(found, "found"));
-    return capi::queue_up(queue, tag,
+    return capi::queue_up(*store, queue, tag,
                           std::make_shared<capi::ExistsCall>(*store, std::move(all), found));
   });
 }

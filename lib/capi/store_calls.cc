@@ -49,33 +49,43 @@ void Clients::give(std::unique_ptr<store::Client> client) {
   if (idle_.size() < kIdleMax) idle_.push_back(std::move(client));
 }
 
-Result<> queue_up(mc_queue* queue, uint64_t tag, std::shared_ptr<StoreCall> call) {
+Result<> queue_up(const mc_store& store, mc_queue* queue, uint64_t tag,
+                  std::shared_ptr<StoreCall> call, Duration limit) {
   if (queue == nullptr) return fail(Code::kInvalid, "the queue is NULL");
   MC_TRY_(in_its_process(queue->mark));
   StoreCall* const raw = call.get();
   static const SteadyClock clock;
-  const auto run = [call = std::move(call), how = call_how(), begun = clock.now()] {
+  CallHow how = call_how();
+  if (limit > Duration::zero()) how.timeout = limit;
+  if (how.timeout == Duration::zero()) how.timeout = store.options.timeout;
+  const Time until = clock.now() + how.timeout + call->wait();
+  const auto turn = [call = std::move(call), how, until](Duration hold) {
     call_how() = how;  // of the thread that queued it
-    Duration& timeout = call_how().timeout;
-    if (timeout > Duration::zero()) timeout = std::max(begun + timeout - clock.now(), kLeast);
-    const mc_done done = call->run();
+    call_how().timeout = std::max(kLeast, std::min(how.timeout, until - clock.now()));
+    const auto done = call->turn(hold);
     call_how() = {};
     return done;
   };
-  return queue->calls->submit(
-      {tag, run, [raw](const Error& why) { return raw->give_up(why); }, [raw] { raw->stop(); }});
+  return queue->calls->submit({tag, turn, [raw](const Error& why) { return raw->give_up(why); },
+                               [raw](const Error& why) { return raw->late(why); },
+                               [raw] { raw->stop(); }, until});
 }
 
-Result<> carry_out(mc_queue* queue, uint64_t tag, const std::shared_ptr<StoreCall>& call) {
-  if (queue != nullptr) return queue_up(queue, tag, call);
+Result<> carry_out(const mc_store& store, mc_queue* queue, uint64_t tag,
+                   const std::shared_ptr<StoreCall>& call) {
+  if (queue != nullptr) return queue_up(store, queue, tag, call);
   (void)call->run();
   return {};
 }
 
-// The master checks keys. Here only the pointer is checked.
+// The master checks keys. Here only what cannot be copied is refused.
 Result<ObjectKey> key_of(const mc_key& key) {
+  constexpr size_t kMost = 1 << 20;
   if (key.data == nullptr && key.bytes != 0)
     return fail(Code::kInvalid, "mc_key.data is NULL and mc_key.bytes is %zu", key.bytes);
+  if (key.bytes > kMost)
+    return fail(Code::kInvalid, "mc_key.bytes is %zu: want 1 to %zu", key.bytes,
+                kObjectKeyBytesMax);
   return ObjectKey(key.data, key.bytes);
 }
 
@@ -118,7 +128,18 @@ Result<PutHow> put_how(const mc_put_options* given, const store::ClientOptions& 
   if (o.ttl_ms > kLongest)
     return fail(Code::kInvalid, "mc_put_options.ttl_ms is over %llu",
                 static_cast<unsigned long long>(kLongest));
-  if (o.ttl_ms != 0) config.ttl = std::chrono::milliseconds(o.ttl_ms);
+  if (o.ttl_ms != 0) {
+    config.ttl = std::chrono::milliseconds(o.ttl_ms);
+    if (config.pin == "none" && config.cls != "context")
+      return fail(
+          Code::kInvalid,
+          "mc_put_options.ttl_ms is %llu, and is of a pin or of a context: give pin soft or "
+          "hard, or the class context, with it",
+          static_cast<unsigned long long>(o.ttl_ms));
+  }
+  if (o.replicas > store::kReplicasMax)
+    return fail(Code::kInvalid, "mc_put_options.replicas is %u: want 1 to %u, or 0: as the store",
+                o.replicas, store::kReplicasMax);
   if (o.group != nullptr) config.group = o.group;
   if (o.tenant != nullptr) how.as.tenant = o.tenant;
   if (o.prefer != nullptr) how.as.prefer = o.prefer;
@@ -177,6 +198,12 @@ mc_done PutCall::give_up(const Error& why) {
   for (const Group& group : groups_)
     for (const size_t place : group.places) set(place, fail(why), 0, false);
   done_.code = static_cast<uint32_t>(why.code);
+  return done_;
+}
+
+mc_done PutCall::late(const Error& why) {  // as when the master does not answer
+  (void)give_up(why);
+  done_.code = MC_OK;
   return done_;
 }
 
@@ -242,7 +269,7 @@ constexpr Duration kWaitAtOnce = std::chrono::milliseconds(200);
 }
 
 GetCall::GetCall(mc_store& store, Duration wait, mc_get_result* results)
-    : store_(store), wait_(wait), results_(results) {}
+    : store_(store), wait_(wait), until_(store.engine->clock.now() + wait), results_(results) {}
 
 void GetCall::add(size_t place, store::GetItem item) {
   items_.push_back(std::move(item));
@@ -275,34 +302,43 @@ mc_done GetCall::give_up(const Error& why) {
   return done_;
 }
 
+mc_done GetCall::late(const Error& why) {
+  (void)give_up(why);
+  done_.code = MC_OK;
+  return done_;
+}
+
+// It waits a little at a time for what is not stored yet, so that it can be stopped.
 mc_done GetCall::run() {
+  for (;;)
+    if (const auto done = turn(kWaitAtOnce)) return *done;
+}
+
+std::optional<mc_done> GetCall::turn(Duration hold) {
   auto client = store_.clients.take(&stopped_);
   if (!client) {
     for (const size_t place : places_) set(place, fail(client.error()), false);
     return done_;
   }
-  // It waits a little at a time for what is not stored yet, so that it can be stopped.
-  const Time until = store_.engine->clock.now() + wait_;
-  for (;;) {
-    const Duration left = std::max(until - store_.engine->clock.now(), Duration::zero());
-    std::vector<bool> verified;
-    const auto got = (*client)->get_batch(items_, std::min(left, kWaitAtOnce), &verified);
-    std::vector<store::GetItem> missing;
-    std::vector<size_t> places;
-    for (size_t i = 0; i < got.size(); ++i) {
-      if (left <= kWaitAtOnce || got[i] || got[i].error().code != Code::kNotFound) {
-        set(places_[i], got[i], verified[i]);
-        continue;
-      }
-      missing.push_back(std::move(items_[i]));
-      places.push_back(places_[i]);
+  const Duration left = std::max(until_ - store_.engine->clock.now(), Duration::zero());
+  std::vector<bool> verified;
+  const auto got = (*client)->get_batch(items_, std::min(left, hold), &verified);
+  std::vector<store::GetItem> missing;
+  std::vector<size_t> places;
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (left <= hold || got[i] || got[i].error().code != Code::kNotFound) {
+      set(places_[i], got[i], verified[i]);
+      continue;
     }
-    items_ = std::move(missing);
-    places_ = std::move(places);
-    if (stopped_ && done_.failed > 0) done_.code = MC_UNAVAILABLE;
-    if (items_.empty()) return done_;
-    if (stopped_) return give_up({Code::kUnavailable, "cancelled"});
+    missing.push_back(std::move(items_[i]));
+    places.push_back(places_[i]);
   }
+  items_ = std::move(missing);
+  places_ = std::move(places);
+  if (stopped_ && done_.failed > 0) done_.code = MC_UNAVAILABLE;
+  if (items_.empty()) return done_;
+  if (stopped_) return give_up({Code::kUnavailable, "cancelled"});
+  return std::nullopt;
 }
 
 // ---- others

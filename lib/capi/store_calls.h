@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,18 +63,25 @@ class Clients {
 class StoreCall {
  public:
   virtual ~StoreCall() = default;
-  virtual mc_done run() = 0;
+  virtual mc_done run() = 0;  // all of it
+  // The same, or a turn of it: Queue::Call::turn.
+  virtual std::optional<mc_done> turn(Duration) { return run(); }
   virtual mc_done give_up(const Error& why) = 0;
-  void stop() { stopped_.store(true); }  // any thread: run() ends early where it can
+  virtual mc_done late(const Error& why) { return give_up(why); }
+  virtual Duration wait() const { return {}; }  // its time is so much longer
+  void stop() { stopped_.store(true); }         // any thread: run() ends early where it can
 
  protected:
   std::atomic<bool> stopped_{false};
 };
 
+// Its time counts from here on: `limit`, or this thread's, or the store's.
 // Errors: kBusy; kInvalid: no queue.
-Result<> queue_up(mc_queue* queue, uint64_t tag, std::shared_ptr<StoreCall> call);
+Result<> queue_up(const mc_store& store, mc_queue* queue, uint64_t tag,
+                  std::shared_ptr<StoreCall> call, Duration limit = {});
 // The same, or runs the call now when there is no queue.
-Result<> carry_out(mc_queue* queue, uint64_t tag, const std::shared_ptr<StoreCall>& call);
+Result<> carry_out(const mc_store& store, mc_queue* queue, uint64_t tag,
+                   const std::shared_ptr<StoreCall>& call);
 
 class PutCall : public StoreCall {
  public:
@@ -85,6 +93,7 @@ class PutCall : public StoreCall {
   void refuse(size_t place, const Error& why);  // this item, now
   mc_done run() override;
   mc_done give_up(const Error& why) override;
+  mc_done late(const Error& why) override;
 
  private:
   struct Group {  // items that are put alike
@@ -111,12 +120,16 @@ class GetCall : public StoreCall {
   void want(uint64_t bytes) { want_ = bytes; }  // every value's exact size
   void refuse(size_t place, const Error& why);
   mc_done run() override;
+  std::optional<mc_done> turn(Duration hold) override;
   mc_done give_up(const Error& why) override;
+  mc_done late(const Error& why) override;
+  Duration wait() const override { return wait_; }
 
  private:
   void set(size_t place, const Result<uint64_t>& got, bool verified);
   mc_store& store_;
   const Duration wait_;
+  const Time until_;  // it looks for what is not stored
   mc_get_result* const results_;
   uint64_t want_ = 0;
   std::vector<store::GetItem> items_;

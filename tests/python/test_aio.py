@@ -4,6 +4,7 @@ import concurrent.futures
 import os
 import signal
 import threading
+import time
 
 import mc
 import mc.aio
@@ -101,6 +102,8 @@ def test_many_tasks_without_threads_of_python(cluster):
         assert [removed[key].code for key in ('t1', 't2', 'none')] == [mc.Code.OK, mc.Code.OK, mc.Code.NOT_FOUND]
         with pytest.raises(ValueError, match='hashes of 33 bytes'):
             await s.match_blocks(['none@'], bytes(33))
+        with pytest.raises(ValueError, match='hashes of 32 bytes'):
+            await s.match_blocks(['none@'], bytes(32), hash_bytes=0)
         assert threading.active_count() == before
     run(cluster, work)
 
@@ -120,6 +123,54 @@ def test_a_get_that_waits_and_one_that_is_cancelled(cluster):
             other.put('cancelled', b'late')
         assert await waits == 4 and into == b'here' and cancelled == b'kept\0'
     run(cluster, work)
+
+
+def test_gets_that_wait_keep_no_other_call_waiting(cluster):
+    async def work(s):
+        into = [bytearray(4) for _ in range(10)]
+        waits = [asyncio.ensure_future(s.get_into(f'turn{n}', b, wait=3600)) for n, b in enumerate(into)]
+        await asyncio.sleep(0)
+        for n in reversed(range(10)):
+            assert await s.put(f'turn{n}', b'here') is mc.Put.STORED
+            assert await waits[n] == 4 and into[n] == b'here'
+    run(cluster, work)
+
+
+def test_more_calls_than_a_queue_has_by_default(cluster):
+    async def work(s):
+        assert not any(await asyncio.gather(*(s.exists('none') for _ in range(5000))))
+    run(cluster, work)
+
+
+def test_a_call_ends_in_time_also_while_it_waits_for_its_turn():
+    async def main():
+        with mc.cluster.Cluster(nodes=1) as c:
+            async with mc.aio.Store(c.master, timeout=1) as s:
+                await s.put('k', b'value')
+                os.kill(c.pid('master'), signal.SIGSTOP)
+                try:
+                    begun = time.monotonic()
+                    done = await asyncio.gather(*(s.exists('k') for _ in range(60)),
+                                                return_exceptions=True)
+                    assert time.monotonic() - begun < 15  # it was 30
+                    assert all(isinstance(e, (mc.Timeout, mc.Unavailable)) for e in done), done
+                finally:
+                    os.kill(c.pid('master'), signal.SIGCONT)
+    asyncio.run(asyncio.wait_for(main(), 120))
+
+
+def test_closing_the_store_beneath_ends_what_waits(cluster):
+    async def main():
+        s = mc.aio.Store(cluster.master)
+        waits = [asyncio.ensure_future(s.get_into('never', bytearray(1), wait=3600)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(s.sync.close)
+        done = await asyncio.gather(*waits, return_exceptions=True)
+        assert all(isinstance(e, mc.Unavailable) for e in done), done
+        with pytest.raises(mc.Invalid):
+            await s.exists('a')
+        await s.close()
+    asyncio.run(asyncio.wait_for(main(), 120))
 
 
 def test_closing_ends_what_waits(cluster):

@@ -67,6 +67,7 @@ def test_every_name_is_there_or_refused():
             getattr(s, name)()
     with pytest.raises(NotImplementedError):
         e.get_engine_ptr()
+    assert e.get_engine() is e
     with pytest.raises(AttributeError):
         s.no_such_method()
     assert s.batch_put_session_start(['a', 'b'], [1, 1]) == [-1, -1]
@@ -98,6 +99,23 @@ def test_setup(pool):
     assert s.put('ours', b'x') == 0 and s.is_exist('ours') == 1 and t.is_exist('ours') == 0
     assert s.close() == t.close() == 0
     assert store.MooncakeDistributedStore().setup_dummy(0, 0, pool.master) == 0
+
+
+def test_a_client_prefers_its_own_segment_by_its_hostname():
+    with mc.cluster.Cluster(nodes=2, size='16MiB') as c:
+        s = store.MooncakeDistributedStore()
+        assert s.setup('host', 'P2PHANDSHAKE', 16 << 20, 0, 'tcp', '', c.master) == 0
+        while s._store.health(60).nodes < 3:
+            pass
+        how = store.ReplicateConfig()
+        how.preferred_segment = s.get_hostname()
+        names = [f'own{n}' for n in range(20)]
+        assert {s.put(name, b'x' * 1000, how) for name in names} == {0}
+        assert s.batch_put_session_start(['part'], [1], how) == [0]
+        found = {s.get_replica_desc(name)[0].get_memory_descriptor().buffer_descriptor.transport_endpoint
+                 for name in names}
+        assert len(found) == 1 and found.pop().startswith('host-')
+        s.close()
 
 
 def test_the_master_is_gone():

@@ -1,6 +1,7 @@
 """What needs no cluster: buffers, packed arrays, errors, options, handles."""
 import array
 import ctypes
+import types
 import gc
 import os
 import threading
@@ -212,10 +213,43 @@ def test_put_options():
     assert how.native is n
     with pytest.raises(ValueError, match="pin 'firm': want one of none, soft, hard"):
         mc.PutOptions(pin='firm').native
-    for wrong in (dict(ttl=-5), dict(ttl=float('nan')), dict(ttl=1e30), dict(replicas=-1)):
+    for wrong in (dict(ttl=-5), dict(ttl=float('nan')), dict(ttl=1e30), dict(replicas=-1), dict(replicas=9)):
         with pytest.raises(ValueError, match='want'):
             mc.PutOptions(**wrong).native
     assert mc.PutOptions(ttl=60 * 86400).native.ttl_ms == 60 * 86400 * 1000
+
+
+def test_what_means_nothing_is_refused_by_name():
+    from mc import _limits, _options, _pack
+    assert _options.milliseconds(float('inf')) == 0xffffffff and _options.milliseconds(-1) == 0
+    with pytest.raises(ValueError, match='want a number of seconds'):
+        _options.milliseconds(float('nan'))
+    with pytest.raises(ValueError, match='timeout inf: want a number'):
+        _options.text('timeout', float('inf'))
+    for timeout in (0, -1, float('nan')):
+        with pytest.raises(ValueError, match='above 0'):
+            _limits.deadline(timeout)
+    for key in (bytearray(b'k'), memoryview(b'k'), 3):
+        with pytest.raises(TypeError, match='a key is text or bytes, not'):
+            _pack.FlatKeys([key])
+        with pytest.raises(TypeError, match='a key is text or bytes, not'):
+            _pack.encode(key)
+    from mc._calls import GetRanges
+    for piece in (mc.Piece(bytearray(4), offset=-1), mc.Piece(bytearray(4), rows=0),
+                  mc.Piece(bytearray(4), bytes=-1)):
+        with pytest.raises(ValueError, match='no negative numbers'):
+            GetRanges(['k'], [[piece]])
+
+
+def test_arrays_of_objects_have_no_bytes():
+    numpy = pytest.importorskip('numpy')
+    for thing in (numpy.array([1, 'two'], object), numpy.zeros(2, [('a', 'i4'), ('b', 'O')])):
+        with pytest.raises(BufferError, match='references to objects'):
+            buffers.span(thing)
+    assert buffers.span(numpy.zeros(2, [('O', 'i4'), ('TO', 'f8')])).bytes == 24
+    with pytest.raises(BufferError, match='references to objects'):
+        buffers.span(types.SimpleNamespace(__array_interface__={
+            'data': (1, False), 'typestr': '|O8', 'shape': (1,)}))
 
 
 # ---- errors and options

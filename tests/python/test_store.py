@@ -27,6 +27,32 @@ def test_one_value(store):
     assert not store.exists('one')
 
 
+def test_what_means_nothing_is_refused_before_anything_is_done(cluster, store):
+    with pytest.raises(TypeError, match='a key is text or bytes'):
+        store.put(bytearray(b'refused'), b'value')
+    assert not store.exists('refused')
+    for call in (lambda: store.get('a', timeout=0), lambda: store.get_many(['a'], timeout=-1),
+                 lambda: store.get_into('a', bytearray(1), timeout=0)):
+        with pytest.raises(ValueError, match='above 0'):
+            call()
+    with pytest.raises(mc.NotFound):
+        store.get('refused', timeout=float('inf'))
+    for options in (dict(timeout=0), dict(timeout=float('inf'))):
+        with pytest.raises(mc.Invalid, match='timeout'):
+            mc.Store(cluster.master, **options)
+    with pytest.raises(mc.Invalid, match='ttl_ms'):
+        store.put('refused', b'v', mc.PutOptions(ttl=1))
+    with pytest.raises(ValueError, match='threads -1'):
+        store.queue(-1)
+    with pytest.raises(ValueError, match='depth -1'):
+        store.queue(depth=-1)
+    with pytest.raises(ValueError, match='-1 bytes'):
+        store.allocate(-1)
+    for hashes, size in ((bytes(33), 32), (bytes(32), 0)):
+        with pytest.raises(ValueError, match='hashes of'):
+            store.match_blocks(['none@'], hashes, size)
+
+
 def test_what_one_value_raises(store):
     for call in (store.get, store.size, store.remove):
         with pytest.raises(KeyError) as raised:
@@ -294,9 +320,13 @@ def test_calls_leave_nothing_behind(store):
 
 
 def test_a_fork_and_a_spawn(cluster, store):
+    memory = store.allocate(8)
     child = os.fork()
     if child == 0:
         try:
+            for use in (memory.span, memory[:].span, lambda: memory[:4]):
+                with pytest.raises(mc.Unsupported):
+                    use()
             store.put('forked', b'x')
         except mc.Unsupported:
             cluster.close()  # as at the end of a child's interpreter: it is the parent's

@@ -253,8 +253,10 @@ typedef struct mc_done {
   uint64_t bytes;  /* moved */
 } mc_done;
 
-/* `threads` carry out calls of the store (0: 2, at most 64). At most `depth` calls (0: 4096) may be
- * not taken yet; one more is MC_BUSY. One process may have several queues. Close them before the
+/* `threads` carry out calls of the store (0: 2, at most 64); gets that wait for values have as many
+ * of their own, which they share, and keep no other call waiting. A call's timeout counts from its
+ * begin: one that finds no free thread in time is MC_TIMEOUT. At most `depth` calls (0: 4096) may
+ * be not taken yet; one more is MC_BUSY. One process may have several queues. Close them before the
  * engine, and before the stores and layouts of their calls. MC_INVALID: more threads or depth. */
 MC_API mc_code mc_queue_open(mc_engine* engine, uint32_t threads, uint32_t depth, mc_queue** out);
 /* An eventfd: readable while something is done and not taken. Only poll it. */

@@ -10,7 +10,7 @@ from ._abi import mc_each, mc_key
 from ._calls import Call
 from ._options import milliseconds
 from ._pack import FlatKeys, Key, encode, pack_keys
-from .blocks import Hashes, joined
+from .blocks import Hashes, hash_count, joined
 from .buffers import span
 from .errors import CODES, Result
 
@@ -52,13 +52,14 @@ class MatchBlocks(Call):
 
     def __init__(self, prefixes: Sequence[Key], hashes: Hashes, hash_bytes: int) -> None:
         self._prefixes, self._hashes = pack_keys(prefixes), joined(hashes)
-        self._size, self._matched = hash_bytes, c_size_t()
+        self._size, self._count = hash_bytes, hash_count(self._hashes, hash_bytes)
+        self._matched = c_size_t()
 
     def begin(self, store: int, queue: Optional[int], tag: int) -> None:
         """Gives it to the library."""
         self.give('mc_store_match_blocks_async', store, queue, tag, self._prefixes.address,
                   self._prefixes.count, self._hashes.address, self._size,
-                  self._hashes.bytes // self._size, byref(self._matched))
+                  self._count, byref(self._matched))
 
     def result(self) -> int:
         """How many."""

@@ -149,7 +149,10 @@ class GetRanges(Call):
 
 def _words(piece: Piece, place: Span) -> tuple[int, ...]:
     size = piece.bytes or place.bytes
-    if (piece.rows - 1) * piece.local_stride + size > place.bytes or piece.offset < 0:
+    if piece.offset < 0 or piece.rows < 1 or piece.bytes < 0:
+        raise ValueError(f'a piece of {piece.rows} times {piece.bytes} bytes from {piece.offset} '
+                         'on: want 1 row or more, and no negative numbers')
+    if (piece.rows - 1) * piece.local_stride + size > place.bytes:
         raise ValueError(f'a piece of {piece.rows} times {size} bytes into {place.bytes}')
     return (place.address, piece.offset, size, piece.rows, piece.local_stride, piece.value_stride)
 

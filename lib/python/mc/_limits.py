@@ -24,8 +24,7 @@ class Limits:
     raised at the end. Kept until the calls have ended."""
 
     def __init__(self, timeout: Seconds, progress: Optional[Progress]) -> None:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f'timeout {timeout}: every call must end, so it must be above 0')
+        _check(timeout)
         self._errors: List[BaseException] = []
         errors = self._errors
 
@@ -66,8 +65,14 @@ def limited(timeout: Seconds, progress: Optional[Progress] = None) -> Any:
     return Limits(timeout, progress)
 
 
+def _check(timeout: Seconds) -> None:
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f'timeout {timeout}: every call must end, so it must be above 0')
+
+
 def deadline(timeout: Seconds) -> Seconds:
     """When it will be over, for `left`."""
+    _check(timeout)
     return None if timeout is None else time.monotonic() + timeout
 
 

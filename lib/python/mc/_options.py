@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from ctypes import byref, c_void_p
 from typing import Any, Iterator, Mapping
 
@@ -16,6 +17,8 @@ def text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return 'true' if value else 'false'
     if isinstance(value, (int, float)) and name in DURATIONS:
+        if not math.isfinite(value):
+            raise Invalid(f'{name} {value}: want a number of seconds')
         return f'{round(value * 1e9)}ns'
     if isinstance(value, (list, tuple)):
         return ','.join(map(str, value))
@@ -31,6 +34,10 @@ def c_text(text: str) -> bytes:
 
 def milliseconds(seconds: float) -> int:
     """For the library's waits: rounded up, at most 49 days."""
+    if math.isinf(seconds) and seconds > 0:
+        return 0xffffffff
+    if not math.isfinite(seconds):
+        raise ValueError(f'{seconds}: want a number of seconds')
     return min(max(-int(-seconds * 1000 // 1), 0), 0xffffffff)
 
 

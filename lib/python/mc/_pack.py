@@ -18,9 +18,11 @@ Key = Union[str, bytes]
 
 def encode(key: Key) -> bytes:
     """A key as the store has it: text is UTF-8, other bytes as `list` tells them."""
+    if isinstance(key, bytes):
+        return key
     if isinstance(key, str):
         return key.encode('utf-8', 'surrogateescape')
-    return bytes(memoryview(key))  # a number is no key
+    raise TypeError(f'a key is text or bytes, not {type(key).__name__}')
 
 
 def decode(key: bytes) -> str:

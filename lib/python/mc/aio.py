@@ -6,8 +6,10 @@
 
 Calls go through one queue, whose descriptor the loop watches: no threads of Python. A task that is
 cancelled cancels its call and waits until the call no longer touches memory; `list` and
-`remove_prefix` end before their next thousand keys. `close` alone runs on a thread of the loop's
-executor. Use a store on the loop that opened it.
+`remove_prefix` end before their next thousand keys. A get that waits keeps no other call waiting,
+and calls beyond those that run wait for their turn, within their timeouts; more than 1,048,576 at
+once are `Busy`. `close` alone runs on a thread of the loop's executor. Use a store on the loop that
+opened it.
 
 `timeout` and `progress` are as in `mc.store`; the loop calls the function.
 """
@@ -15,6 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import weakref
 from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence
 
 from . import store as _sync
@@ -22,7 +26,7 @@ from ._asks import HealthOf, Keys, Match, MatchBlocks, Remove, RemovePrefix, Siz
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
 from ._limits import Progress, Seconds, deadline, left, limited
 from ._pack import Key, Results, decode
-from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
+from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region
 from .buffers import fresh_span
 from .engine import Memory
 from .errors import Busy, Code, Invalid, NotFound, Put, Result, Unavailable, error
@@ -31,7 +35,8 @@ from .queue import Flight
 
 Divided = tuple[dict[Key, int], dict[Key, Code]]
 _WHY = 'this item failed'
-_AT_ONCE = 256  # keys of one get_many: a queue refuses what is beyond its depth
+_AT_ONCE = 256  # values of one get_many, whose memory is all there at once
+_DEPTH = 1 << 20  # calls: as many as a queue can have
 
 
 class _Told:
@@ -61,7 +66,11 @@ class Store:
     def __init__(self, master: str = '127.0.0.1:5550', name: Optional[str] = None,
                  **options: Any) -> None:
         self.sync = _sync.Store(master, name, **options)
-        self._queue = self.sync.queue()
+        self._queue = self.sync.queue(depth=_DEPTH)
+        fd = os.dup(self._queue.fileno())  # the loop's: the queue may be closed beneath it
+        self._fd, self._close_fd = fd, weakref.finalize(self, os.close, fd)
+        lost = weakref.WeakMethod(self._lost)
+        self._queue._when_closed(lambda left: (lost() or _nobody)(left))
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._closing: Optional['asyncio.Task[None]'] = None
 
@@ -76,14 +85,35 @@ class Store:
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
-            loop.add_reader(self._queue.fileno(), self._take)
+            loop.add_reader(self._fd, self._take)
         elif self._loop is not loop:
             raise RuntimeError('this store belongs to another loop: open one for each')
 
     def _take(self) -> None:
-        for flight in self._queue.take():
+        try:
+            taken = self._queue.take()
+        except Invalid:  # it is being closed
+            return self._unwatch()
+        for flight in taken:
             if not flight.context.done():
                 flight.context.set_result(None)
+
+    def _lost(self, left: List[Flight]) -> None:
+        """The queue is closed, by `close` or with the store beneath; on any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed too
+                self._loop.call_soon_threadsafe(self._give_up, left)
+
+    def _give_up(self, left: List[Flight]) -> None:
+        self._unwatch()
+        for flight in left:
+            if not flight.context.done():
+                flight.context.set_exception(Unavailable('the store was closed'))
+
+    def _unwatch(self) -> None:
+        if self._loop is not None and self._close_fd.alive:
+            self._loop.remove_reader(self._fd)
+        self._close_fd()
 
     async def _run(self, call: Call, timeout: Seconds = None,
                    progress: Optional[Progress] = None) -> Any:
@@ -212,8 +242,6 @@ class Store:
     async def match_blocks(self, prefixes: Sequence[Key], hashes: Hashes,
                            hash_bytes: int = HASH_BYTES, *, timeout: Seconds = None) -> int:
         """As `mc.Store.match_blocks`."""
-        if joined(hashes).bytes % hash_bytes:
-            raise ValueError(f'hashes of {joined(hashes).bytes} bytes: want {hash_bytes} for each')
         found: int = await self._run(MatchBlocks(prefixes, hashes, hash_bytes), timeout)
         return found
 
@@ -283,12 +311,8 @@ class Store:
 
     async def _close(self) -> None:
         loop = asyncio.get_running_loop()
-        waiting = self._queue.flights()
-        if self._loop is not None:
-            self._loop.remove_reader(self._queue.fileno())
+        self._unwatch()
         await _ended(loop.run_in_executor(None, self._queue.close))
-        for flight in waiting:
-            _give_up(flight)
         await _ended(loop.run_in_executor(None, self.sync.close))
 
 
@@ -303,9 +327,8 @@ async def _ended(future: 'asyncio.Future[Any]') -> None:
             return
 
 
-def _give_up(flight: Flight) -> None:
-    if not flight.context.done():
-        flight.context.set_exception(Unavailable('the store was closed'))
+def _nobody(_: List[Flight]) -> None:
+    """In the place of a store that was collected."""
 
 
 def _check(done: Result, key: Key) -> None:

@@ -107,6 +107,13 @@ def joined(hashes: Hashes) -> Span:
     return span(b''.join(hashes) if isinstance(hashes, (list, tuple)) else hashes)
 
 
+def hash_count(hashed: Span, hash_bytes: int) -> int:
+    """How many hashes there are."""
+    if hash_bytes < 1 or hashed.bytes % hash_bytes:
+        raise ValueError(f'hashes of {hashed.bytes} bytes: want {max(hash_bytes, 1)} for each')
+    return hashed.bytes // hash_bytes
+
+
 def numbers(blocks: Any) -> Span:
     """Block numbers as 32-bit words: an array of them as it is, others copied."""
     if isinstance(blocks, array) and blocks.typecode == 'I':

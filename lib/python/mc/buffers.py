@@ -7,6 +7,7 @@ C-contiguous is refused with `BufferError`: copy it, or pass its pieces as a lis
 from __future__ import annotations
 
 import ctypes
+import re
 from ctypes import (POINTER, Structure, c_char_p, c_int, c_int32, c_int64, c_ssize_t,
                     c_uint8, c_uint16, c_uint64, c_void_p, py_object)
 from typing import Any, Iterable, List, NamedTuple, Optional
@@ -14,6 +15,7 @@ from typing import Any, Iterable, List, NamedTuple, Optional
 from ._handle import Handle
 
 _HOST = (1, 3)  # DLPack's host memory, plain and pinned
+_NAMES = re.compile(':[^:]*:')  # of fields, in the format of a buffer
 
 
 class Span(NamedTuple):
@@ -107,6 +109,8 @@ def span(thing: Any, writable: bool = False, anywhere: bool = False) -> Span:
         _refuse_strides(thing)
     if writable and view.readonly:
         raise BufferError(f'{_name(thing)} is read-only')
+    if 'O' in view.format and 'O' in _NAMES.sub('', view.format):
+        _refuse_objects(thing)
     return Span(_address(view), view.nbytes, view)
 
 
@@ -167,8 +171,14 @@ def _refuse_strides(thing: Any) -> None:
     raise BufferError(f'{_name(thing)} is not C-contiguous: copy it, or pass its pieces as a list')
 
 
+def _refuse_objects(thing: Any) -> None:
+    raise BufferError(f'{_name(thing)} has references to objects, not their bytes')
+
+
 def _of_interface(thing: Any, interface: dict[str, Any], writable: bool) -> Span:
     address, readonly = interface['data']
+    if interface['typestr'][1:2] == 'O':
+        _refuse_objects(thing)
     if writable and readonly:
         raise BufferError(f'{_name(thing)} is read-only')
     item = int(interface['typestr'][2:])

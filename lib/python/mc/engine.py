@@ -15,6 +15,7 @@ Any object may be used from any thread. Offsets count from the first byte of the
 """
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from ctypes import (byref, c_char, c_uint32, c_uint64, c_void_p, create_string_buffer, sizeof,
                     string_at)
@@ -27,6 +28,7 @@ from ._options import c_text, given, milliseconds
 from ._requests import READ, WRITE, words_of
 from .batch import SECONDS, Batch, Prepared, Priority, State, Status
 from .buffers import OwnMemory, Span, device_span, owned, span
+from .errors import Invalid
 
 __all__ = ['Batch', 'Device', 'Engine', 'Memory', 'Notice', 'Peer', 'Prepared', 'Priority',
            'Slice', 'State', 'Status', 'allocate']
@@ -59,8 +61,7 @@ class Slice(OwnMemory):
 
     def span(self) -> Span:
         """Where it lies."""
-        if self.memory._handle.closed:
-            raise BufferError('this memory is closed')
+        _open(self.memory._handle)
         return Span(self.memory.address + self.offset, self.nbytes, self)
 
     @property
@@ -116,8 +117,7 @@ class Memory(OwnMemory):
 
     def span(self) -> Span:
         """Where it lies."""
-        if self._handle.closed:
-            raise BufferError('this memory is closed')
+        _open(self._handle)
         return Span(self.address, self.nbytes, self)
 
     @property
@@ -136,8 +136,7 @@ class Memory(OwnMemory):
         begin, end, step = part.indices(self.nbytes)
         if step != 1:
             raise BufferError('memory is cut in steps of 1 only')
-        if self._handle.closed:
-            raise BufferError('this memory is closed')
+        _open(self._handle)
         return Slice(self, begin, max(end - begin, 0))
 
     def of_host(self) -> None:
@@ -159,8 +158,18 @@ class Memory(OwnMemory):
         self.close()
 
 
+def _open(handle: Handle) -> None:
+    """`BufferError` when it is closed, and `Unsupported` after fork."""
+    if handle.closed:
+        with contextlib.suppress(Invalid):
+            handle.check()
+        raise BufferError('this memory is closed')
+
+
 def allocate(handle: Handle, size: int, writable: bool, location: str = 'cpu') -> Memory:
     """Memory of an engine's own."""
+    if size < 0:
+        raise ValueError(f'{size} bytes: want 1 or more')
     out = c_void_p()
     flags = _WRITABLE if writable else 0
     with handle as engine:

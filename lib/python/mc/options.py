@@ -16,6 +16,9 @@ _PINS = {'': 0, 'none': CONSTANTS['MC_PIN_NONE'], 'soft': CONSTANTS['MC_PIN_SOFT
          'hard': CONSTANTS['MC_PIN_HARD']}
 
 
+REPLICAS_MAX = 8  # of one value
+
+
 def _one_of(names: dict[str, int], name: str, what: str) -> int:
     if name not in names:
         raise ValueError(f'{what} {name!r}: want one of {", ".join(filter(None, names))}')
@@ -49,8 +52,9 @@ class PutOptions:
     @cached_property
     def native(self) -> mc_put_options:
         """For the library."""
-        if not 0 <= self.replicas <= 0xffffffff:
-            raise ValueError(f'replicas {self.replicas}: want 1 or more, or 0: as the store')
+        if not 0 <= self.replicas <= REPLICAS_MAX:
+            raise ValueError(f'replicas {self.replicas}: want 1 to {REPLICAS_MAX}, or 0: as the '
+                             'store')
         prefer = self.prefer
         if prefer is not None and not isinstance(prefer, str):
             prefer = ','.join(prefer)

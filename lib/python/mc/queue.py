@@ -18,7 +18,7 @@ import threading
 import time
 from ctypes import byref, c_void_p
 from functools import partial
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, Sequence
 
 from ._abi import lib, mc_done
 from ._calls import Call, ExistsKeys, GetKeys, PutKeys
@@ -76,6 +76,7 @@ class _Flights:
 
     def __init__(self) -> None:
         self.flying: dict[int, Flight] = {}
+        self.closed: list[Callable[[list[Flight]], None]] = []
         self._landed: list[Flight] = []
         self._lock = threading.RLock()
         self._rooms: list[Any] = []  # what the library gave; it stays if a signal's handler raises
@@ -106,9 +107,12 @@ class _Flights:
 
     def give_up(self) -> None:
         """All, whose queue is closed."""
+        left = list(self.flying.values())
         for tag, flight in list(self.flying.items()):
             flight._land(Code.UNAVAILABLE, 0, 0)
             self.flying.pop(tag, None)
+        for tell in self.closed:
+            tell(left)
 
     @property
     def some(self) -> bool:
@@ -126,6 +130,9 @@ class Queue:
 
     def __init__(self, store: 'Store', threads: int = 0, depth: int = 0) -> None:
         self.store = store
+        for name, value in (('threads', threads), ('depth', depth)):
+            if value < 0:
+                raise ValueError(f'{name} {value}: want 1 or more, or 0: as many as the library')
         out = c_void_p()
         with store._handle as pointer:
             lib.mc_queue_open(lib.mc_store_engine(pointer), threads, depth, byref(out))
@@ -140,9 +147,15 @@ class Queue:
         self._handle.wake = partial(os.eventfd_write, self._fd, 1)
         close_with(self, self._handle)
 
+    def _when_closed(self, tell: Callable[[list[Flight]], None]) -> None:
+        """Called with what was not taken, on the thread that closes the queue or its store. It
+        must not keep the queue."""
+        self._flights.closed.append(tell)
+
     def begin(self, call: Call, context: Any = None, timeout: Seconds = None) -> Flight:
         """Any call; `context` is the caller's, to know it by. `Busy` when the queue is full.
-        `timeout`, in seconds, counts from here on; None: the store's, from when it runs."""
+        `timeout`, in seconds, counts from here on, also while it waits for a thread; None: the
+        store's."""
         held, tag, flying = Pins(), next(self._tags), self._flights.flying
         if call.limits is None:
             call.limits = limited(timeout)

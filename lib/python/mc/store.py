@@ -30,7 +30,7 @@ from ._handle import Handle, close_with, using
 from ._limits import Progress, Seconds, deadline, left, limited
 from ._options import c_text, given, milliseconds
 from ._pack import FlatKeys, Key, Results, decode, encode, pack_keys
-from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, joined
+from .blocks import HASH_BYTES, GetBlocks, Hashes, KvLayout, PutBlocks, Region, hash_count, joined
 from .buffers import fresh_bytes, owned, span
 from .engine import Engine, Memory, allocate
 from .errors import CODES, Busy, NoSpace, NotFound, Put, Result, error
@@ -335,9 +335,10 @@ class Store:
         """How many blocks, from the first, are stored without a gap under each of the prefixes.
         They are leased."""
         packed, hashed, matched = pack_keys(prefixes), joined(hashes), c_size_t()
+        count = hash_count(hashed, hash_bytes)
         with limited(timeout), self._handle as store:
             lib.mc_store_match_blocks(store, packed.address, packed.count, hashed.address,
-                                      hash_bytes, hashed.bytes // hash_bytes, byref(matched))
+                                      hash_bytes, count, byref(matched))
         return matched.value
 
     def put_blocks(self, layout: KvLayout, prefix: Key, hashes: Hashes, blocks: Any, *,

@@ -107,6 +107,17 @@ TEST_CASE("what a put cannot say is invalid, and the error says why") {
   wrong = put_options();
   wrong.ttl_ms = UINT64_MAX;
   CHECK(code_of(wrong) == MC_INVALID);
+  wrong.ttl_ms = 1000;  // of nothing
+  CHECK(code_of(wrong) == MC_INVALID);
+  CHECK(error_text().find("ttl_ms") != std::string::npos);
+  wrong.pin = MC_PIN_NONE;
+  CHECK(code_of(wrong) == MC_INVALID);
+  wrong = put_options();
+  wrong.replicas = 9;
+  CHECK(code_of(wrong) == MC_INVALID);
+  CHECK(error_text().find("replicas") != std::string::npos);
+  CHECK(mc_store_put(store, key.data(), static_cast<size_t>(-1), v.data(), 1) == MC_INVALID);
+  CHECK(mc_store_put(store, nullptr, 1, v.data(), 1) == MC_INVALID);
   // A newer caller's structure: what this library does not know may be zero only.
   struct Newer {
     mc_put_options known;

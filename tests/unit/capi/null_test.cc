@@ -88,6 +88,8 @@ TEST_CASE("a NULL place or list is refused") {
   CHECK(refused(mc_store_setup("s", nullptr, nullptr, &other)));
   CHECK(refused(mc_store_setup("s", pool.address().c_str(), nullptr, nullptr)));
   CHECK(refused(mc_memory_allocate(engine, 4096, 0, nullptr)));
+  mc_memory* memory = nullptr;
+  CHECK(refused(mc_store_register_buffer(store, nullptr, 10, &memory)));
   CHECK(refused(mc_segment_open(engine, nullptr, 1, nullptr)));
   CHECK(refused(mc_transfer(engine, nullptr, 1)));
   CHECK(refused(mc_batch_submit(engine, mc_batch_allocate(engine), nullptr, 1)));

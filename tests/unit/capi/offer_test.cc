@@ -89,6 +89,10 @@ TEST_CASE("more memory than there is, or a structure of another version, is not 
   how.bytes = uint64_t{1} << 45;
   mc_lent* node = nullptr;
   CHECK(mc_store_lend(pool.store(), &how, &node) == MC_NO_SPACE);
+  for (const int bits : {46, 47, 63}) {
+    how.bytes = uint64_t{1} << bits;
+    CHECK(mc_store_lend(pool.store(), &how, &node) == MC_NO_SPACE);
+  }
   how.bytes = kMiB;
   how.size = 2;
   CHECK(mc_store_lend(pool.store(), &how, &node) == MC_INVALID);

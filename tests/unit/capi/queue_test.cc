@@ -19,7 +19,23 @@ bool readable(const OwnQueue& queue) {
   return ::poll(&p, 1, 0) == 1;
 }
 
-// A get that keeps a thread of a queue until `key` is put.
+// Keeps a thread of a queue until it may go on.
+struct Keeps {
+  Keeps(mc_store* store, const OwnQueue& queue, uint64_t tag) {
+    REQUIRE(mc_store_put(store, "kept", 4, "v", 1) == MC_OK);
+    const mc_each each = [](void* user, const char*, size_t, uint64_t) {
+      auto* const of = static_cast<Keeps*>(user);
+      of->begun = true;
+      while (!of->go_on) std::this_thread::yield();
+      return 0;
+    };
+    REQUIRE(mc_store_list_async(store, queue.get(), tag, "kept", 4, each, this) == MC_OK);
+    while (!begun) std::this_thread::yield();
+  }
+  std::atomic<bool> begun{false}, go_on{false};
+};
+
+// A get that waits until `key` is put.
 struct Waiting {
   Waiting(mc_store* store, const OwnQueue& queue, std::string k, uint64_t tag)
       : key(std::move(k)), one(key, data, sizeof data) {
@@ -185,7 +201,7 @@ TEST_CASE("a call that has not begun is cancelled, and touches its memory no mor
   Pool pool;
   mc_store* const store = pool.store();
   const OwnQueue queue = open_queue(store, 1);
-  Waiting first(store, queue, "later", 1);
+  Keeps first(store, queue, 1);
   std::string before = "before";
   const std::string key = "k";
   REQUIRE(mc_store_put(store, "k", 1, "after!", 6) == MC_OK);
@@ -202,11 +218,72 @@ TEST_CASE("a call that has not begun is cancelled, and touches its memory no mor
   CHECK(before == "before");
   CHECK(mc_queue_cancel(queue.get(), 2) == MC_NOT_FOUND);
   // What has begun is carried out.
-  REQUIRE(mc_store_put(store, "later", 5, "late", 4) == MC_OK);
+  first.go_on = true;
   done = next(queue);
   CHECK(done.tag == 1);
   CHECK(done.code == MC_OK);
-  CHECK(std::string(first.data) == "late");
+}
+
+TEST_CASE("gets that wait for values keep no other call waiting, however many they are") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  const OwnQueue queue = open_queue(store, 1);
+  std::vector<std::unique_ptr<Waiting>> waiting;
+  for (uint64_t tag = 0; tag < 20; ++tag)
+    waiting.push_back(std::make_unique<Waiting>(store, queue, "w" + std::to_string(tag), tag));
+  for (uint64_t tag = 20; tag-- > 0;) {  // the last that waits is served first
+    std::string value = "value";
+    const Item one(waiting[tag]->key, value.data(), value.size());
+    const mc_item item = one;
+    REQUIRE(mc_store_put_async(store, queue.get(), 100, &item, 1, nullptr, nullptr) == MC_OK);
+    bool stored = false, got = false;
+    while (!stored || !got) {
+      const mc_done done = next(queue);
+      CHECK(done.bytes == 5);
+      stored = stored || done.tag == 100;
+      got = got || done.tag == tag;
+    }
+    CHECK(std::string(waiting[tag]->data) == "value");
+  }
+}
+
+TEST_CASE("a call's time goes by while it waits for a thread") {
+  Pool pool;
+  mc_store* const store = pool.store();
+  mc_store* const quick = pool.open("50ms", "quick");
+  OwnQueue queue = open_queue(store, 1);
+  Keeps first(store, queue, 1);
+  const std::string key = "k";
+  const mc_key name = key_of(key);
+  uint8_t found = 0;
+  REQUIRE(mc_store_exists_async(quick, queue.get(), 2, &name, 1, &found) == MC_OK);
+  mc_done done = next(queue);
+  CHECK(done.tag == 2);
+  CHECK(done.code == MC_TIMEOUT);
+  // Of several items each has a code.
+  char data[8] = {};
+  const Item one(key, data, sizeof data);
+  const mc_item item = one;
+  mc_put_result stored{};
+  REQUIRE(mc_store_put_async(quick, queue.get(), 3, &item, 1, nullptr, &stored) == MC_OK);
+  mc_get_result got{};
+  const mc_call_options how{sizeof how, 100, nullptr, nullptr};
+  REQUIRE(mc_call_with(&how) == MC_OK);
+  REQUIRE(mc_store_get_async(store, queue.get(), 4, &item, 1, 100, &got) == MC_OK);
+  REQUIRE(mc_call_with(nullptr) == MC_OK);
+  for (int i = 0; i < 2; ++i) {
+    done = next(queue);
+    CHECK(done.code == MC_OK);
+    CHECK(done.failed == 1);
+  }
+  CHECK(stored.code == MC_TIMEOUT);
+  CHECK(got.code == MC_TIMEOUT);
+  REQUIRE(mc_store_health_async(store, queue.get(), 5, 20, nullptr, nullptr) == MC_OK);
+  CHECK(next(queue).code == MC_TIMEOUT);
+  first.go_on = true;
+  CHECK(next(queue).tag == 1);
+  queue.reset();
+  mc_store_close(quick);
 }
 
 // It would wait for ten minutes.
@@ -263,10 +340,10 @@ TEST_CASE("a queue stops the calls that run under a cancelled tag") {
   std::atomic<bool> begun{false}, stopped{false};
   Queue::Call call;
   call.tag = 5;
-  call.run = [&]() -> mc_done {
+  call.turn = [&](Duration) {
     begun = true;
     while (!stopped) std::this_thread::yield();
-    return {0, MC_UNAVAILABLE, 1, 0};
+    return mc_done{0, MC_UNAVAILABLE, 1, 0};
   };
   call.give_up = [](const Error&) -> mc_done { return {}; };
   call.stop = [&] { stopped = true; };

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Iterable, List, Optional, Sequence, Tuple, Union
 
 from ..._pack import Key
-from ...options import PutOptions
+from ...options import REPLICAS_MAX, PutOptions
 from . import codes
 
 log = logging.getLogger('mc.compat.mooncake')
@@ -99,8 +99,8 @@ class PutHow:
 
 
 def put_options(config: Optional[ReplicateConfig], replaces: bool = False,
-                keys: int = 1) -> PutHow:
-    """Ours, of theirs, for that many keys."""
+                keys: int = 1, own: str = '') -> PutHow:
+    """Ours, of theirs, for that many keys. `own` is what the client's own segment is called."""
     if config is None:
         return PutHow(0, PutOptions(replace=replaces))
     if not isinstance(config, ReplicateConfig):
@@ -117,10 +117,12 @@ def put_options(config: Optional[ReplicateConfig], replaces: bool = False,
     pin = 'hard' if config.with_hard_pin else 'soft' if pinned else ''
     prefer = config.preferred_segments or ([config.preferred_segment]
                                            if config.preferred_segment else [])
+    local = config.prefer_alloc_in_same_node or own in prefer
+    prefer = [name for name in prefer if name != own]
     return PutHow(0, PutOptions(
-        replicas=min(config.replica_num, 0xffff), pin=pin,
+        replicas=min(config.replica_num, REPLICAS_MAX), pin=pin,
         ttl=max(ttl or 0, 0) / 1000 if pin == 'soft' else 0.0,
-        prefer=prefer or None, prefer_local=config.prefer_alloc_in_same_node, replace=replaces),
+        prefer=prefer or None, prefer_local=local, replace=replaces),
         groups)
 
 

@@ -93,6 +93,10 @@ class TransferEngine:
         """Where peers reach it; 0 before initialize."""
         return 0 if self._engine is None else int(self._engine.address.rpartition(':')[2])
 
+    def get_engine(self) -> 'TransferEngine':
+        """What `setup` of a store takes as its `engine`, and has no use for here."""
+        return self
+
     # ---- memory
 
     def register_memory(self, buffer_addr: int, capacity: int, location: str = '*') -> int:
@@ -188,7 +192,7 @@ class TransferEngine:
         if self._engine is not None and name != self._engine.address and self.send_probe(name):
             return 0
         if self._engine is None or name != self._engine.address:
-            raise NotImplementedError('get_first_buffer_address is not in mc for other engines: '
+            raise NotImplementedError('get_first_buffer_address of a peer is not in mc: '
                                       'pass addresses on by a message of your own')
         return next(iter((*self._managed, *self._memories)), 0)
 
@@ -398,7 +402,7 @@ class TransferEngine:
         return '{\n' + inner + '\n}\n'
 
     def __getattr__(self, name: str) -> Any:
-        if name in ('get_engine', 'get_engine_ptr', 'warmup_efa_segment'):
+        if name in ('get_engine_ptr', 'warmup_efa_segment'):
             return _refusal(name)
         raise AttributeError(f'TransferEngine has no {name}')
 

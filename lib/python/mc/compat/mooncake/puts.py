@@ -19,7 +19,7 @@ class Puts:
     def _put(self, keys: Sequence[Key], values: Sequence[Any], config: Optional[ReplicateConfig],
              replace: bool = False, last: bool = False) -> List[int]:
         assert self._store is not None
-        how = put_options(config, replace, len(keys))
+        how = put_options(config, replace, len(keys), self._store.engine.address)
         if not lists(keys, values):
             return [codes.INVALID] * len(keys)
         full = [bool(bytes_of(value)) for value in values]  # what has no bytes is not stored: -600

@@ -76,7 +76,7 @@ class Sessions:
         """0, or a code: -705 for a key that is there."""
         if self._store is None:
             return [codes.NOT_SET_UP] * len(keys)
-        how = put_options(config, keys=len(keys))
+        how = put_options(config, keys=len(keys), own=self._store.engine.address)
         if not lists(keys, sizes) or how.code or not all(sizes):
             return [how.code or codes.INVALID] * len(keys)
         done = []
