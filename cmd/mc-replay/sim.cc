@@ -138,7 +138,7 @@ void add_sim(Program& program) {
                   "one row for each policy");
         v.example("mc-replay sim trace.jsonl --sweep pd=6:10,8:8,10:6 --qps 4 --repeat 5",
                   "three splits, five seeds each, with confidence intervals");
-        v.exit_status(1, "a request could not be served at all (longer than any cache)");
+        v.exit_status(1, "a request failed, or could not be served at all (longer than any cache)");
         v.exit_status(5, "a --require gate failed");
         v.run_with([&o](Context& c) { return simulate(o, c); });
       });

@@ -151,6 +151,9 @@ Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   if (!Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true,
                        limits.comments))
     return fail(Code::kInvalid, "%s", builder.error.c_str());
+  // The parser takes it for the end of the text.
+  if (const size_t at = text.find('\0'); at != text.npos)
+    return fail(Code::kInvalid, "a NUL at byte %zu", at + 1);
   return builder.take();
 }
 

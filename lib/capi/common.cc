@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "device/cuda.h"
+#include "io/thread.h"
 
 namespace mc::capi {
 namespace {
@@ -43,6 +44,7 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
   MC_TRY_(need(node, "the name"));
   Settings settings = options == nullptr ? Settings{} : options->settings;
   if (of_store) settings.devices = "none";  // its clients read what they put, and check it
+  MC_TRY_(io::spare_files(kSpareFiles));
   auto e = std::make_unique<mc_engine>(std::move(settings));
   MC_TRY_(set_up_logs(node, e->settings.log_level, "text"));
   MC_TRY_(rpc::load_cluster_key(e->settings.cluster_key));
@@ -52,10 +54,10 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
   MC_TRY(e->server, rpc::Server::open(e->loop, e->settings.listen, e->metrics));
   serve(*e->engine, *e->server);
   e->address = e->server->address();
-  e->control = std::thread([loop = &e->loop] {
-    if (auto ran = loop->run(); !ran)
-      log_error("capi", "the control endpoint stopped: %s", ran.error().what.c_str());
-  });
+  MC_TRY(e->control, io::start_thread([loop = &e->loop] {
+           if (auto ran = loop->run(); !ran)
+             log_error("capi", "the control endpoint stopped: %s", ran.error().what.c_str());
+         }));
   return e;
 }
 

@@ -8,6 +8,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "base/fork.h"
@@ -16,6 +17,7 @@
 #include "base/time.h"
 #include "capi/devices.h"
 #include "capi/mc/transfer.h"
+#include "io/limits.h"
 #include "io/loop.h"
 #include "rpc/server.h"
 #include "store/client/client.h"
@@ -40,6 +42,10 @@ mc_code guarded(Work&& work) {
     return report(work());
   } catch (const std::bad_alloc&) {
     return report({Code::kNoSpace, "out of memory"});
+  } catch (const std::system_error& e) {
+    return report({Code::kUnavailable, std::string(e.what()) +
+                                           ": see the limits on processes "
+                                           "(ulimit -u, pids.max), open files and memory"});
   } catch (const std::exception& e) {
     return report({Code::kInternal, e.what()});
   }
@@ -89,6 +95,9 @@ Result<T> sized(const T* in, const char* name) {
                   name, size);
   return out;
 }
+
+// An engine and what it opens at once take this many at most.
+inline constexpr int kSpareFiles = 64;
 
 // That of a store has memory of the host only.
 Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options,

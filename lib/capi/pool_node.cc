@@ -98,6 +98,7 @@ mc_code mc_store_lend(mc_store* store, const mc_lend_options* options, mc_lent**
   return guarded(store, [&]() -> Result<> {
     MC_TRY_(capi::need(out, "out"));
     MC_TRY(const mc_lend_options how, capi::sized(options, "mc_lend_options"));
+    MC_TRY_(io::spare_files(capi::kSpareFiles));
     auto node = std::make_unique<mc_lent>(std::chrono::milliseconds(how.drain_ms));
     MC_TRY_(open_node(*store, how, *node));
     *out = node.release();

@@ -1,8 +1,14 @@
 #include "io/limits.h"
 
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
+#include "io/fd.h"
 
 namespace mc::io {
 
@@ -13,6 +19,17 @@ uint64_t raise_open_files(uint64_t wanted) {
   const rlim_t before = limit.rlim_cur;
   limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
   return setrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : before;
+}
+
+Result<> spare_files(int wanted) {
+  std::vector<Fd> opened;
+  for (int i = 0; i < wanted; ++i) {
+    opened.emplace_back(::eventfd(0, EFD_CLOEXEC));
+    if (!opened.back())
+      return fail(Code::kNoSpace, "open files: %s, %d more are wanted: raise the limit (ulimit -n)",
+                  std::strerror(errno), wanted - i);
+  }
+  return {};
 }
 
 }  // namespace mc::io

@@ -12,6 +12,7 @@
 #include "io/address.h"
 #include "io/fd.h"
 #include "io/free_port.h"
+#include "io/limits.h"
 #include "rpc/access/same_port.h"
 #include "rpc/access/unread_answers.h"
 #include "rpc/zmq_context.h"
@@ -65,7 +66,11 @@ int zmq_type(Socket::Kind kind) {
   return ZMQ_DEALER;
 }
 
+// A context, a socket, its monitor and a connection take this many at most.
+constexpr int kSpareFiles = 24;
+
 Result<void*> make(Socket::Kind kind) {
+  MC_TRY_(io::spare_files(kSpareFiles));  // ZeroMQ aborts where it lacks one
   void* socket = zmq_socket(context(), zmq_type(kind));
   if (socket == nullptr) return fail_errno("new ZeroMQ socket");
   const int zero = 0, on = 1, queue = kQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;

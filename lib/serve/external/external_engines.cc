@@ -1,5 +1,8 @@
 #include "serve/external/external_engines.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -71,6 +74,17 @@ ExternalEngine* ExternalEngines::partner(const ExternalEngine& prefill, const Ma
 }
 
 Result<> ExternalEngines::keep_in(const std::string& path) {
+  // The file itself is replaced at each change. Of two conductors, each would lose what the other
+  // keeps there.
+  const std::string beside = path + ".lock";
+  state_.lock.reset(::open(beside.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!state_.lock)
+    return fail(Code::kInvalid, "--foreign-state: %s: want a file that can be written",
+                fail_errno("open %s", beside.c_str()).value().what.c_str());
+  if (::flock(state_.lock.get(), LOCK_EX | LOCK_NB) != 0)
+    return fail(Code::kInvalid,
+                "--foreign-state: %s is of another mc-conductor that runs: give each its own",
+                path.c_str());
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
     auto list = read_external(path, true);
@@ -82,7 +96,7 @@ Result<> ExternalEngines::keep_in(const std::string& path) {
       MC_TRY_(add(o));
     }
   }
-  state_file_ = path;
+  state_.path = path;
   if (auto kept = write(); !kept)  // now, not after the first registration was confirmed
     return fail(Code::kInvalid, "--foreign-state: %s: want a file that can be written",
                 kept.error().what.c_str());
@@ -93,12 +107,12 @@ Result<> ExternalEngines::write() const {
   Json list = Json::array();
   for (const auto& [name, e] : engines_)
     if (e->options.posted) list.push_back(registration_json(e->options));
-  return io::write_file_atomically(state_file_, dump_json(list, 2) + "\n", 0600);  // it has keys
+  return io::write_file_atomically(state_.path, dump_json(list, 2) + "\n", 0600);  // it has keys
 }
 
 // A registration holds even if it cannot be written.
 void ExternalEngines::save() const {
-  if (state_file_.empty()) return;
+  if (state_.path.empty()) return;
   if (auto written = write(); !written)
     log_error("conductor", "registrations are lost when this process ends: %s",
               written.error().what.c_str());

@@ -21,6 +21,7 @@
 #include "base/json_fwd.h"
 #include "base/metrics.h"
 #include "http/client.h"
+#include "io/fd.h"
 #include "io/loop.h"
 #include "sched/prefix_index.h"
 #include "serve/external/external_engine.h"
@@ -95,7 +96,10 @@ class ExternalEngines {
   struct {
     uint64_t registrations = 0, starts = 0;
   } count_;
-  std::string state_file_;
+  struct {
+    std::string path;
+    io::Fd lock;  // of the file beside it
+  } state_;
 };
 
 }  // namespace mc::serve

@@ -303,8 +303,8 @@ Result<> check(const SimOptions& o) {
     return fail(Code::kInvalid, "--prefill %llu, --decode %llu: want %llu nodes in all at most",
                 static_cast<ull>(o.prefill), static_cast<ull>(o.decode),
                 static_cast<ull>(kNodesMax));
-  if (!(o.nic_gbps >= 0) || o.nic_gbps > 1e6)
-    return fail(Code::kInvalid, "--nic-gbps %g: want 0 to 1000000", o.nic_gbps);
+  if (o.nic_gbps != 0 && !(o.nic_gbps >= 0.001 && o.nic_gbps <= 1e6))
+    return fail(Code::kInvalid, "--nic-gbps %g: want 0, or 0.001 to 1000000", o.nic_gbps);
   if (!(o.policy.balancing_threshold >= 1))
     return fail(Code::kInvalid, "--kvcache-balancing-threshold %g: want 1 or more",
                 o.policy.balancing_threshold);
@@ -330,11 +330,12 @@ Result<> check(const SimOptions& o) {
     return fail(Code::kInvalid,
                 "--pool-tokens %llu: coupled nodes read from no pool: not with --engine %s",
                 static_cast<ull>(o.pool_tokens), o.engine.c_str());
-  if (o.vram_tokens > o.cache_tokens || o.ssd_tokens > 100'000'000'000 || !(o.ssd_bytes_per_s >= 1))
+  if (o.vram_tokens > o.cache_tokens || o.ssd_tokens > 100'000'000'000 ||
+      !(o.ssd_bytes_per_s >= 1e6))
     return fail(
         Code::kInvalid,
         "--vram-tokens %llu, --ssd-tokens %llu, --ssd-rate %g: want at most --cache-tokens, "
-        "100 G, and 1 byte a second or more",
+        "100 G, and 1e6 bytes a second or more",
         static_cast<ull>(o.vram_tokens), static_cast<ull>(o.ssd_tokens), o.ssd_bytes_per_s);
   if (o.cpp_group < 1 || o.cpp_chunk < 1 || o.prefill % std::max<uint64_t>(o.cpp_group, 1) != 0)
     return fail(

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/step_trace.h"
+#include "io/thread.h"
 
 namespace mc::store {
 namespace {
@@ -27,8 +28,10 @@ Result<std::unique_ptr<AsyncClient>> AsyncClient::open(io::Loop& loop, xfer::Eng
                                : self->clients_[0]->another(metrics));
     self->clients_.push_back(std::move(client));
   }
-  for (auto& client : self->clients_)
-    self->threads_.emplace_back([raw = self.get(), c = client.get()] { raw->run(*c); });
+  for (auto& client : self->clients_) {
+    MC_TRY(auto thread, io::start_thread([raw = self.get(), c = client.get()] { raw->run(*c); }));
+    self->threads_.push_back(std::move(thread));
+  }
   return self;
 }
 

@@ -86,6 +86,17 @@ TEST_CASE("values are what the text says, and an error quotes little of it") {
   CHECK(long_error.size() < 300);
 }
 
+TEST_CASE("a NUL ends no text: what follows it would be unread") {
+  const auto with = [](const std::string& before, const std::string& after) {
+    return why(before + std::string(1, '\0') + after);
+  };
+  CHECK(with("{\"a\":1}", ",\"a\":2} garbage") == "a NUL at byte 8");
+  CHECK(with("7", "") == "a NUL at byte 2");
+  CHECK_FALSE(with("{\"a\"", ":1}").empty());
+  CHECK_FALSE(with("\"x", "y\"").empty());
+  CHECK(why("\"\\u0000\"").empty());  // escaped, it is a character as any other
+}
+
 TEST_CASE("a file is read up to a limit") {
   char path[] = "/tmp/mc-json-XXXXXX";
   const int fd = ::mkstemp(path);

@@ -225,6 +225,14 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
     CHECK(all.at("e1")->options.role == "prefill");
     CHECK(all.at("e1")->options.model == "org/tiny");
     CHECK(m.administer("/unregister", R"({"instance_id":"e1"})").status == 200);
+    SteadyClock clock;
+    io::Loop loop(clock);
+    Metrics metrics;
+    ConductorOptions o = quick();
+    o.external_state = path;
+    const auto second = Conductor::open(loop, o, 42, metrics);
+    REQUIRE_FALSE(second);
+    CHECK(second.error().what.find(path + " is of another mc-conductor") != std::string::npos);
   }
   CHECK(read_external(path)->size() == 1);
   std::FILE* f = std::fopen(path.c_str(), "w");
@@ -240,6 +248,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
   CHECK(damaged.error().what.find("--foreign-state: " + path) != std::string::npos);
   CHECK(damaged.error().what.find("register again") != std::string::npos);
   std::remove(path.c_str());
+  std::remove((path + ".lock").c_str());
 }
 
 TEST_CASE("a client that hangs up ends its request on the engine") {
