@@ -73,6 +73,7 @@ class Handle:
         self._pins = bytearray(1)
         self._closed = False
         self._freed = False
+        self._over = False  # all of `close` is done
         self._forks = _forks
         if parent is None:
             _open.add(self)
@@ -139,7 +140,7 @@ class Handle:
         """Waits for the calls on it, then frees it. False: `seconds` were over before; it stays.
         `Invalid` within a call of this thread on it, as from its progress: it would wait for
         itself."""
-        if self._forks != _forks:
+        if self._over or self._forks != _forks:
             return True
         if self._called_here():
             raise Invalid(f'{self.what} cannot be closed: a call of this thread on it is under way')
@@ -161,6 +162,7 @@ class Handle:
             next(self._once, None)
         self.keep = None
         self.after()
+        self._over = True
         return True
 
     def _belongings(self) -> 'list[Handle]':
