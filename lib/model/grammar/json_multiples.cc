@@ -18,12 +18,33 @@ double number_of(const Decimal& d) {
   return d.negative ? -n : n;
 }
 
+// The first and the last whole n within bounds of which n / `parts` is.
+struct Within {
+  double first, last;
+};
+Within within(const Bounds& b, double parts) {
+  const double low = number_of(*b.low) * parts, high = number_of(*b.high) * parts;
+  Within w{std::ceil(low), std::floor(high)};
+  if (b.above_low && w.first == low) ++w.first;
+  if (b.below_high && w.last == high) --w.last;
+  return w;
+}
+
 }  // namespace
 
 Result<Rules::Node> JsonText::multiples_of(const Json& of, const Bounds& b) {
   if (!of.is_number() || !(of > 0)) return fail(Code::kInvalid, "is not a number above 0");
   const double step = of.get<double>();
-  if (step <= 1 && std::abs(std::round(1 / step) * step - 1) < 1e-12) return integer(b);
+  if (step <= 1 && std::abs(std::round(1 / step) * step - 1) < 1e-12) {
+    if (b.low && b.high) {
+      const Within whole_ones = within(b, 1), all = within(b, std::round(1 / step));
+      if (whole_ones.first > whole_ones.last && all.first <= all.last)
+        return fail(Code::kUnsupported,
+                    "is not supported where no whole number is within the bounds: multiples are "
+                    "written as whole numbers");
+    }
+    return integer(b);
+  }
   const bool whole = std::floor(step) == step;
   if (whole && b.low && b.high) {
     double first = std::ceil(number_of(*b.low) / step),

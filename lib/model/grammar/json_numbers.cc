@@ -9,6 +9,7 @@
 namespace mc::model::grammar {
 namespace {
 
+constexpr size_t kSaidMax = 40;    // bytes of a number in an error, without an exponent
 constexpr size_t kDigitsMax = 15;  // that a double keeps, and so every reader
 
 std::string next_after(std::string digits) {
@@ -45,6 +46,26 @@ Decimal size_of(Decimal d) {
   return d;
 }
 
+// "1e+15" as its digits: a number may be written without the exponent, and is read with it.
+std::string without_exponent(const std::string& text) {
+  const size_t e = text.find('e');
+  if (e == std::string::npos) return text;
+  const bool negative = text.starts_with('-');
+  std::string digits = text.substr(negative, e - negative);
+  int point = std::stoi(text.substr(e + 1));
+  const size_t at = digits.find('.');
+  point += static_cast<int>(at == std::string::npos ? digits.size() : at);
+  if (at != std::string::npos) digits.erase(at, 1);
+  if (point <= 0) {
+    digits.insert(0, static_cast<size_t>(1 - point), '0');
+    point = 1;
+  }
+  const auto whole = static_cast<size_t>(point);
+  if (digits.size() < whole) digits.resize(whole, '0');
+  if (digits.size() > whole) digits.insert(whole, ".");
+  return (negative ? "-" : "") + digits;
+}
+
 }  // namespace
 
 bool less(const Decimal& a, const Decimal& b) {
@@ -53,20 +74,18 @@ bool less(const Decimal& a, const Decimal& b) {
 }
 
 Result<Decimal> decimal_of(const Json& number) {
-  std::string text = dump_json(number);
+  const std::string said = without_exponent(dump_json(number));
+  std::string text = said;
   Decimal d;
   d.negative = text.starts_with('-');
   if (d.negative) text.erase(0, 1);
-  if (text.find_first_not_of("0123456789.") != std::string::npos)
-    return fail(Code::kUnsupported,
-                "%s is no bound that is supported: want one without an exponent", text.c_str());
   const size_t point = text.find('.');
   d.whole = text.substr(0, point);
   if (point != std::string::npos) d.part = text.substr(point + 1);
   d.part.erase(d.part.find_last_not_of('0') + 1);
   if (d.whole.size() + d.part.size() > kDigitsMax)
     return fail(Code::kUnsupported, "%s is no bound that is supported: want %zu digits at most",
-                text.c_str(), kDigitsMax);
+                said.size() > kSaidMax ? dump_json(number).c_str() : said.c_str(), kDigitsMax);
   if (d.zero()) d.negative = false;
   return d;
 }

@@ -1,6 +1,7 @@
 // What the values of a type are: bounds, lengths, elements, members.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -117,7 +118,8 @@ Result<uint32_t> SchemaReader::count(const Json& schema, const char* name, uint3
                                      const std::string& path) {
   if (!schema.contains(name)) return fallback;
   const Json& j = schema[name];
-  if (!j.is_number_integer() || j < 0) return wrong(path, name, "a whole number of 0 or more");
+  const bool whole = j.is_number() && std::floor(j.get<double>()) == j.get<double>();  // 2.0 too
+  if (!whole || j < 0) return wrong(path, name, "a whole number of 0 or more");
   if (j > kCountMax)
     return unsupported(path, name, strf(" over %lld", static_cast<long long>(kCountMax)));
   return j.get<uint32_t>();

@@ -24,7 +24,7 @@ struct Decimal {
   bool zero() const { return whole == "0" && part.empty(); }
   bool operator==(const Decimal&) const = default;
 };
-// Errors: kUnsupported for a number with an exponent, or of over 15 digits.
+// Errors: kUnsupported for a number of over 15 digits.
 Result<Decimal> decimal_of(const Json& number);
 bool less(const Decimal& a, const Decimal& b);
 

@@ -75,6 +75,10 @@ TEST_CASE("arrays, lengths, values and references") {
   CHECK(!allows(R"({"prefixItems":[{"type":"null"}],"maxItems":0})", "[null]"));
   CHECK(allows(R"({"type":"string","minLength":2,"maxLength":3})", R"("é\n")"));
   CHECK(!allows(R"({"type":"string","minLength":2,"maxLength":3})", R"("abcd")"));
+  CHECK(allows(R"({"type":"string","maxLength":2.0})", R"("ab")"));
+  CHECK(!allows(R"({"type":"string","maxLength":2.0})", R"("abc")"));
+  CHECK(allows(R"({"type":"number","minimum":0,"exclusiveMaximum":1e-10})", "0.00000000005"));
+  CHECK(!allows(R"({"type":"number","minimum":0,"exclusiveMaximum":1e-10})", "0.0000000001"));
   CHECK(!allows(R"({"type":"string"})", "\"\n\""));
   CHECK(!allows(R"({"type":"string"})", R"("\ud800")"));
   CHECK(allows(R"({"type":"string"})", R"("\ud83d\ude00")"));
@@ -246,6 +250,14 @@ TEST_CASE("what is not supported is named with its path, and nothing is left out
   CHECK(names(R"({"multipleOf":2.5})", "#/multipleOf is not"));
   CHECK(names(R"({"multipleOf":3,"minimum":1})", "#/multipleOf is not"));
   CHECK(names(R"({"multipleOf":129})", "#/multipleOf is not"));
+  CHECK(names(R"({"multipleOf":0.1,"minimum":0.05,"maximum":0.35})",
+              "#/multipleOf is not supported where no whole number is within the bounds"));
+  CHECK(names(R"({"multipleOf":0.5,"minimum":0.1,"maximum":0.4})", "no text of finite length"));
+  CHECK(names(R"({"minimum":-9007199254740993})",
+              "#/minimum: -9007199254740993 is no bound that is supported: want 15 digits"));
+  CHECK(names(R"({"minimum":1000000000000000.0})",
+              "#/minimum: 1000000000000000 is no bound that is supported: want 15 digits"));
+  CHECK(names(R"({"maxLength":2.5})", "#/maxLength is not a whole number of 0 or more"));
   CHECK(names(R"({"multipleOf":0})", "#/multipleOf is not a number above 0"));
   CHECK(names(R"({"uniqueItems":true})", "#/uniqueItems is not"));
   CHECK(names(R"({"uniqueItems":true,"items":{"type":"integer"}})", "#/uniqueItems is not"));
