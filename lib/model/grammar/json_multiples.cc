@@ -18,7 +18,7 @@ double number_of(const Decimal& d) {
   return d.negative ? -n : n;
 }
 
-// The first and the last whole n within bounds of which n / `parts` is.
+// The first and the last whole n such that n / `parts` is within bounds.
 struct Within {
   double first, last;
 };
