@@ -62,6 +62,7 @@ class Handle:
         self.settle: Callable[[float], bool] = lambda seconds: True
         self.wake: Callable[[], object] = _nothing  # those who wait in a call, so that it ends
         self.after: Callable[[], object] = _nothing  # it is freed
+        self.forget: Callable[[], object] = _nothing  # its owner, whose end closes it
         self.pointer = pointer
         self._once = map(free, (pointer,))  # its first step frees, its second does nothing
         self._freeing = threading.RLock()
@@ -89,6 +90,11 @@ class Handle:
                 return
         child.close()
         raise Invalid(f'{self.what} is closed')
+
+    def _disown(self, child: 'Handle') -> None:
+        with self._lock:
+            if self._children is not None:
+                self._children.discard(child)
 
     @property
     def closed(self) -> bool:
@@ -163,6 +169,10 @@ class Handle:
         self.keep = None
         self.after()
         self._over = True
+        # Nothing is left to do when it is collected: what a handler raises there is not heard.
+        self.forget()
+        if self._parent is not None:
+            self._parent._disown(self)
         return True
 
     def _belongings(self) -> 'list[Handle]':
@@ -227,7 +237,9 @@ class Pins:
 
 def close_with(owner: object, handle: Handle) -> None:
     """Closes the handle when its owner is collected, if nobody did before."""
-    weakref.finalize(owner, handle.close).atexit = False
+    finalizer = weakref.finalize(owner, handle.close)
+    finalizer.atexit = False
+    handle.forget = finalizer.detach
 
 
 def _after_fork() -> None:
