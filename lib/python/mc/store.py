@@ -72,7 +72,8 @@ class Offered:
         close_with(self, self._handle)
 
     def close(self) -> None:
-        """Leaves the pool, after values were moved away for as long as `drain` said."""
+        """Leaves the pool, once its values have moved away and reads of them there have ended, or
+        when `drain` is over."""
         self._handle.close()
 
     def __enter__(self) -> 'Offered':

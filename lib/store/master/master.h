@@ -210,6 +210,7 @@ class Master {
     Id range = kNoId;  // at the target
     Generation generation;
     bool move = false;
+    Time leased;   // until when, for the copy alone
     NodeId drain;  // the drain job it belongs to
     std::string error;
     enum class State : uint8_t { kRunning, kDone, kFailed } state = State::kRunning;

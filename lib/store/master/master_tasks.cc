@@ -51,9 +51,12 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& requ
   }
   ++placed_;
   placed_bytes_ += object.bytes;
-  leases_.grant(object, now);
+  // Any other lease ends later, also one of this moment.
+  const bool read = leases_.held(object, now);
+  const Time leased = leases_.grant(object, read ? now : now - Duration(1));
   const uint64_t id = tasks_.next++;
   Task& task = tasks_.all[id];
+  task.leased = read ? Time::min() : leased;
   task.tenant = object.tenant;
   task.key = object.key();
   task.bytes = object.bytes;
@@ -157,6 +160,7 @@ void Master::copied(uint64_t id, Time now) {
     return end_task(id, task, {Code::kUnavailable, std::move(why)});
   }
   add_replica(*object, at);
+  if (task.move && object->leased && object->until == task.leased) leases_.drop(*object);
   if (task.move)
     if (const Member* source = members_.find_mount(task.source, task.source_mount))
       retire(*object, *source, now);

@@ -47,6 +47,25 @@ TEST_CASE(
   CHECK(c.get("k").places.size() == 2);  // told apart from a later put of the key
 }
 
+TEST_CASE("a move gives its place back at once, unless someone came to read there") {
+  MasterOptions o = quick();
+  o.lease_ttl = 10s;
+  FakeCluster c(o);
+  c.add("a", 64 * kMiB);
+  REQUIRE(c.put("k", 1) == kDone);
+  REQUIRE(c.put("read", 1) == kDone);
+  c.add("b", 64 * kMiB);
+  REQUIRE(c.master->handle(CopyKey{"k", "b", {}, true, {}}, c.now));
+  REQUIRE(c.master->handle(CopyKey{"read", "b", {}, true, {}}, c.now));
+  c.get("read");
+  c.run_until(c.now + 500ms);
+  CHECK(node_of(c, "k") == "b");
+  CHECK(node_of(c, "read") == "b");
+  CHECK(c.nodes["a"]->directory.objects() == 1);
+  c.run_until(c.now + 10s);
+  CHECK(c.nodes["a"]->directory.objects() == 0);
+}
+
 TEST_CASE("an object that moves is readable where it was until its lease ends") {
   FakeCluster c(quick());
   c.add("a", 64 * kMiB);
