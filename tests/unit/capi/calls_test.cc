@@ -63,8 +63,13 @@ TEST_CASE("calls that have a timeout of their own end within it, on a queue too"
     REQUIRE(mc_store_exists_async(store, queue.get(), 1, &name, 1, &there) == MC_OK);
     REQUIRE(mc_store_get_async(store, queue.get(), 2, &item, 1, 0, &got) == MC_OK);
   }
-  CHECK(next(queue).code == MC_TIMEOUT);
-  CHECK(next(queue).failed == 1);
+  for (int i = 0; i < 2; ++i) {  // which is first, a thread of the queue or the one for late calls?
+    const mc_done done = next(queue);
+    if (done.tag == 1)
+      CHECK(done.code == MC_TIMEOUT);
+    else
+      CHECK(done.failed == 1);
+  }
   CHECK(got.code == MC_TIMEOUT);
   mc_store_close(store);
 }
