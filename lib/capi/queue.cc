@@ -65,9 +65,12 @@ struct Queue::State {
     finish(one);
   }
 
-  // Before a call is put where it waits for a thread.
+  // Before a call is put where it waits for a thread. Most find one at once, and their times end in
+  // turn: the thread for late calls is woken by the first, and then about once a timeout.
   void expect(const Call& call) MC_REQUIRES(mutex) {
-    if (call.until < next_late) over.notify_all();
+    if (call.until >= next_late) return;
+    next_late = call.until;
+    over.notify_all();
   }
   Duration turn_of_a_waiting_call() const MC_REQUIRES(mutex) {
     if (parked.empty()) return kTurn;
@@ -99,7 +102,7 @@ struct Queue::State {
   std::deque<Call> waiting MC_GUARDED_BY(mutex);  // for a thread
   std::deque<Call> parked MC_GUARDED_BY(mutex);   // the same, and for a value
   std::vector<std::thread> waiters MC_GUARDED_BY(mutex);
-  Time next_late MC_GUARDED_BY(mutex) = Time::max();
+  Time next_late MC_GUARDED_BY(mutex) = Time::max();  // when to look; none is late before
   std::vector<const Call*> running MC_GUARDED_BY(mutex);
   std::vector<Flight> flying MC_GUARDED_BY(mutex);
   std::deque<mc_done> done MC_GUARDED_BY(mutex);
@@ -198,6 +201,13 @@ void Queue::end_late(State& state) {
       const Lock lock(state.mutex);
       if (state.stopping) return;
       const Time now = state.clock.now();
+      if (now < state.next_late) {
+        if (state.next_late == Time::max())
+          state.over.wait(state.mutex);
+        else
+          state.over.wait_for(state.mutex, state.next_late - now);
+        continue;
+      }
       state.next_late = Time::max();
       for (std::deque<Call>* calls : {&state.waiting, &state.parked}) {
         const auto in_time = [&](const Call& call) { return call.until > now; };
@@ -205,12 +215,6 @@ void Queue::end_late(State& state) {
         late.insert(late.end(), std::move_iterator(over), std::move_iterator(calls->end()));
         calls->erase(over, calls->end());
         for (const Call& call : *calls) state.next_late = std::min(state.next_late, call.until);
-      }
-      if (late.empty()) {
-        if (state.next_late == Time::max())
-          state.over.wait(state.mutex);
-        else
-          state.over.wait_for(state.mutex, state.next_late - now);
       }
     }
     for (Call& call : late) {

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "base/json.h"
@@ -81,10 +82,15 @@ Result<> ExternalEngines::keep_in(const std::string& path) {
   if (!state_.lock)
     return fail(Code::kInvalid, "--foreign-state: %s: want a file that can be written",
                 fail_errno("open %s", beside.c_str()).value().what.c_str());
-  if (::flock(state_.lock.get(), LOCK_EX | LOCK_NB) != 0)
-    return fail(Code::kInvalid,
-                "--foreign-state: %s is of another mc-conductor that runs: give each its own",
-                path.c_str());
+  if (::flock(state_.lock.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK)
+      return fail(Code::kInvalid,
+                  "--foreign-state: %s is of another mc-conductor that runs: give each its own",
+                  path.c_str());
+    log_warn("conductor",
+             "--foreign-state: %s cannot be locked: see that no other conductor has it",
+             beside.c_str());
+  }
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
     auto list = read_external(path, true);

@@ -312,6 +312,7 @@ void StoreNode::ask_drained(Time until, const std::function<void()>& done) {
                   } else {
                     std::string why = !reply ? reply.error().what : reply->why;
                     if (alone) why = "there is no other node";
+                    if (why.empty()) why = "time is over while they move, or are read here";
                     log_warn("store", "not drained, %llu objects are left: %s",
                              reply ? static_cast<unsigned long long>(reply->objects_left) : 0ULL,
                              escape(why).c_str());

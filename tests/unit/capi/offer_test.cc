@@ -54,6 +54,31 @@ TEST_CASE("memory that leaves moves its values to other nodes first, for as long
   }
 }
 
+// It would wait for ten minutes, or for a lease of an hour.
+TEST_CASE("memory leaves once its values have moved") {
+  store::MasterOptions master;
+  master.lease_ttl = 1h;
+  Pool pool(64 * kMiB, master);
+  mc_store* const store = pool.store();
+  mc_put_options local{};
+  local.size = sizeof local;
+  local.flags = MC_PUT_PREFER_LOCAL;
+  std::string value(100'000, 'v');
+  const auto put = [&](const std::string& name) {
+    const Item one(name, value.data(), value.size(), &local);
+    const mc_item item = one;
+    mc_put_result stored{};
+    REQUIRE(mc_store_put_items(store, &item, 1, nullptr, &stored) == MC_OK);
+    REQUIRE(stored.outcome == MC_PUT_STORED);
+  };
+  mc_lent* const node = offer(store, 16 * kMiB, 600'000);
+  pool.await_nodes(2);
+  for (const char* name : {"a", "b"}) put(name);
+  mc_lent_free(node);
+  pool.await_nodes(1);
+  CHECK(node_of(store, "a") == "n");
+}
+
 TEST_CASE("memory is offered where no master answers, and joins when one does") {
   std::string address;
   {

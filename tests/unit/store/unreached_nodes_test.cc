@@ -15,7 +15,8 @@ namespace {
 // A node that mounts and beats, at an address where nobody answers for its memory.
 class OutOfReach {
  public:
-  OutOfReach(const std::string& master, const std::string& control, uint64_t bytes)
+  OutOfReach(const std::string& master, const std::string& control, uint64_t bytes,
+             std::vector<ObjectRecord> holds = {})
       : node_{"far", control, Generation{7}} {
     auto rpc = rpc::SyncClient::connect(master, clock_, rpc::Channel::kZeroMq);
     REQUIRE(rpc);
@@ -23,7 +24,7 @@ class OutOfReach {
     const auto mounted = client_->call(Mount{node_, Layout{0, bytes, uint64_t{1} << 40}}, 10s);
     REQUIRE_MESSAGE(mounted, mounted.error().what);
     mount_ = mounted->fence;
-    Inventory inventory{node_.name, node_.generation, {}, true};
+    Inventory inventory{node_.name, node_.generation, std::move(holds), true};
     inventory.mount = mount_;
     REQUIRE(client_->call(inventory, 10s));
     thread_ = std::thread([this] { beat(); });
@@ -67,6 +68,37 @@ TEST_CASE("puts go to nodes that their client reaches, though others beat") {
       CHECK(*got == noise(5000, i));
     }
   }
+}
+
+// Each read that tries the node reports it.
+TEST_CASE(
+    "a read takes a node that it did not reach lately after the others, though it is nearer") {
+  Cluster cluster(64 * kMiB, {"tcp"});
+  Caller caller(cluster);
+  const auto value = noise(5000, 1);
+  REQUIRE(caller.client->put("k", value));
+  const auto at = caller.client->locate("k");
+  REQUIRE(at);
+  const OutOfReach far(cluster.master->control(), "127.0.0.1:1", 1 * kGiB,
+                       {{"k", 0, at->bytes, at->checksum, at->generation}});
+  REQUIRE(caller.client->locate("k")->places.size() == 2);
+  ManualClock clock;  // it is lately for ever
+  clock.advance_to(caller.clock.now());
+  ClientOptions options = caller.options;
+  options.timeout = 60s;
+  auto client = Client::open(*caller.engine, clock, options, caller.metrics);
+  REQUIRE(client);
+  const Counter& reports = cluster.metrics.counter(
+      "mc_rpc_requests_total", "control messages by type", {{"type", ReportNode::kName}});
+  for (int i = 0; i < 10; ++i) {
+    const auto got = (*client)->get("k");
+    REQUIRE_MESSAGE(got, got.error().what);
+    CHECK(*got == value);
+    // Until it is heard again after a report it is no candidate anyway.
+    while (caller.client->locate("k")->healthy < 2) {
+    }
+  }
+  CHECK(reports.value() == 1);
 }
 
 TEST_CASE("a put that names nodes out of its reach gets others, and these only for want of room") {
