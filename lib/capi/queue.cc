@@ -327,7 +327,8 @@ mc_code mc_queue_open(mc_engine* engine, uint32_t threads, uint32_t depth, mc_qu
   return capi::guarded(engine, [&]() -> Result<> {
     MC_TRY_(capi::need(out, "out"));
     auto queue = std::make_unique<mc_queue>();
-    MC_TRY(queue->calls, capi::Queue::open(engine->clock, threads, depth));
+    static const SteadyClock clock;  // a queue may be closed after its engine
+    MC_TRY(queue->calls, capi::Queue::open(clock, threads, depth));
     *out = queue.release();
     return {};
   });

@@ -14,6 +14,7 @@
 // kUnavailable when the peer is gone; kTimeout; kInvalid for ranges outside the segment.
 // Source: Mooncake paper 3.2.2, Listing 1; TENT paper section 3.
 #pragma once
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <span>
@@ -178,7 +179,9 @@ class Engine {
   void cancel(BatchId batch);
   void free_batch(BatchId batch);  // cancels what has not finished
 
-  Result<> transfer_sync(const Request& request, Duration budget);
+  // It ends early, as kUnavailable, within 20 ms after `*stopped` is true.
+  Result<> transfer_sync(const Request& request, Duration budget,
+                         const std::atomic<bool>* stopped = nullptr);
   // Sets the guard word at `offset` to `value` if it holds less (generations only grow). kStale
   // when it holds more. Atomic: the owner does it, or this process in shared memory.
   Result<> advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);

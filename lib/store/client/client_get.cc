@@ -297,7 +297,7 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   if (reading.empty()) return;
   if (reading.size() == 1 && !options_.progress && !limits.progress && is_one_piece(requests) &&
       !far(reading[0]->segment)) {
-    const Result<> moved = engine_.transfer_sync(requests[0], left(until));
+    const Result<> moved = engine_.transfer_sync(requests[0], left(until), limits.stopped);
     Read& r = *reading[0];
     complete(r, moved, found.nodes[r.chosen->node], verifies(r), false);
     if (r.corrupt) report_corrupt(r, *r.chosen, found.nodes[r.chosen->node]);

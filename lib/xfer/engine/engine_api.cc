@@ -108,7 +108,8 @@ void Engine::free_batch(BatchId id) {
   impl_->batches.erase(id);
 }
 
-Result<> Engine::transfer_sync(const Request& request, Duration budget) {
+Result<> Engine::transfer_sync(const Request& request, Duration budget,
+                               const std::atomic<bool>* stopped) {
   if (impl_->try_cached_copy(request, budget)) return {};
   const Time now = impl_->clock.now();
   Request bounded = request;
@@ -120,12 +121,12 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   }
   if (impl_->registry->device_at(bounded.local) == 0 && impl_->try_inline_copy(bounded, peer, now))
     return {};
-  if (auto carried = impl_->try_inline(bounded, peer, budget)) return *carried;
+  if (auto carried = impl_->try_inline(bounded, peer, budget, stopped)) return *carried;
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
   impl_->launch(task, bounded, peer, bounded.bytes * bounded.rows);
   impl_->flush();
-  return impl_->outcome_of(*task->batch, budget);
+  return impl_->outcome_of(*task->batch, budget, stopped);
 }
 
 Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value,

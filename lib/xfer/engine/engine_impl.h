@@ -105,7 +105,8 @@ struct Engine::Impl final : Sink {
   bool try_cached_copy(const Request& request, Duration budget);
   bool try_inline_copy(const Request& request, const PeerPtr& peer, Time now,
                        uint64_t together = 0);
-  std::optional<Result<>> try_inline(const Request& request, const PeerPtr& peer, Duration budget);
+  std::optional<Result<>> try_inline(const Request& request, const PeerPtr& peer, Duration budget,
+                                     const std::atomic<bool>* stopped);
   SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,
                     const Piece& piece) const;
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer,
@@ -121,8 +122,8 @@ struct Engine::Impl final : Sink {
   bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, std::optional<uint64_t> digest,
              const Result<>& outcome);
   void run_or_defer(std::vector<std::function<void()>> callbacks);
-  Result<> wait(Batch& batch, Duration budget);
-  Result<> outcome_of(Batch& batch, Duration budget);
+  Result<> wait(Batch& batch, Duration budget, const std::atomic<bool>* stopped = nullptr);
+  Result<> outcome_of(Batch& batch, Duration budget, const std::atomic<bool>* stopped = nullptr);
   void cancel(Batch& batch);
   std::shared_ptr<Batch> find(BatchId id) const;
   void defer(std::function<void()> job) MC_REQUIRES(mutex);

@@ -11,6 +11,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr Duration kWaitStep = std::chrono::hours(1);
+constexpr Duration kStopStep = std::chrono::milliseconds(20);  // of who may be told to stop
 constexpr uint64_t kDeviceSlice = 64 * kMiB;
 constexpr uint64_t kTryInlineBytes = 4096;  // cost less to move than to queue
 // A waiting thread moves so much itself. More is worth several threads.
@@ -352,7 +353,8 @@ bool Engine::Impl::ending() const {
 
 Time Engine::Impl::after(Duration budget, Time now) { return end_of(budget, now); }
 
-Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
+Result<> Engine::Impl::wait(Batch& batch, Duration budget, const std::atomic<bool>* stopped) {
+  const Duration step = stopped == nullptr ? kWaitStep : kStopStep;
   if (!spin_until_done(batch)) {
     const Time deadline = after(budget, clock.now());
     Lock lock(batch.mutex);
@@ -361,7 +363,8 @@ Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
       if (left.count() <= 0)
         return fail(Code::kTimeout, "%zu transfers are not done after %s", batch.unfinished.load(),
                     rounded_text(budget).c_str());
-      batch.ended.wait_for(batch.mutex, std::min(left, kWaitStep));
+      if (stopped != nullptr && stopped->load()) return fail(Code::kUnavailable, "cancelled");
+      batch.ended.wait_for(batch.mutex, std::min(left, step));
     }
   }
   if (!batch.failed.load(std::memory_order_relaxed)) return {};
@@ -372,8 +375,8 @@ Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
 }
 
 // The request's deadline ends the wait; this budget is only a backstop.
-Result<> Engine::Impl::outcome_of(Batch& batch, Duration budget) {
-  Result<> outcome = wait(batch, backstop(budget, options));
+Result<> Engine::Impl::outcome_of(Batch& batch, Duration budget, const std::atomic<bool>* stopped) {
+  Result<> outcome = wait(batch, backstop(budget, options), stopped);
   cancel(batch);
   return outcome;
 }
@@ -412,7 +415,8 @@ bool Engine::Impl::try_inline_copy(const Request& request, const PeerPtr& peer, 
 
 // Moves a few bytes of a waiting caller without a queue, if their transport can. None: submit them.
 std::optional<Result<>> Engine::Impl::try_inline(const Request& r, const PeerPtr& peer,
-                                                 Duration budget) {
+                                                 Duration budget,
+                                                 const std::atomic<bool>* stopped) {
   if (r.rows != 1 || r.bytes > kTryInlineBytes || r.guard.offset != Guard::kNone ||
       registry->has_devices())
     return std::nullopt;
@@ -431,7 +435,7 @@ std::optional<Result<>> Engine::Impl::try_inline(const Request& r, const PeerPtr
     };
     switch (transports[i]->try_inline(r, peer, memory, std::ref(begin))) {
       case Transport::InlineResult::kDeclined: return std::nullopt;
-      case Transport::InlineResult::kInFlight: return outcome_of(*task->batch, budget);
+      case Transport::InlineResult::kInFlight: return outcome_of(*task->batch, budget, stopped);
       case Transport::InlineResult::kDone: break;
     }
     counts[i].slices->add();

@@ -309,7 +309,8 @@ TEST_SUITE("rpc/trouble") {
       zmq_setsockopt(raw.socket, ZMQ_RCVHWM, &one, sizeof one);
       zmq_setsockopt(raw.socket, ZMQ_RCVBUF, &bytes, sizeof bytes);
       for (int i = 0; i < 40; ++i) raw.ask("much");
-      REQUIRE(until(w.loop, [&] { return asked == 40; }));
+      REQUIRE(until(
+          w.loop, [&] { return asked == 40; }, 60s));
       // Some are in the buffers of both sides.
       CHECK(dropped.value() >= 20);
       CHECK(dropped.value() <= 32);
@@ -322,7 +323,8 @@ TEST_SUITE("rpc/trouble") {
     RawClient other(w.server->address());
     const uint64_t before = dropped.value();
     for (int i = 0; i < 8; ++i) other.ask("much");
-    REQUIRE(until(w.loop, [&] { return asked == 48; }));
+    REQUIRE(until(
+        w.loop, [&] { return asked == 48; }, 60s));
     CHECK(dropped.value() == before);
   }
 
