@@ -213,7 +213,8 @@ class SyncClient {
   // The server knows the socket's key. Asked after so many tries of this call.
   bool proven(int refusals, Time deadline) MC_REQUIRES(mutex_);
   // Sends call `id` when a server knows the key, and waits for its answer.
-  Result<std::optional<detail::Answered>> exchange_zeromq(const std::string& envelope,
+  Result<std::optional<detail::Answered>> exchange_zeromq(const char* type,
+                                                          const std::string& envelope,
                                                           const std::string& body, uint64_t id,
                                                           Time deadline) MC_REQUIRES(mutex_);
   void choose_listening(Time deadline) MC_REQUIRES(mutex_);

@@ -93,13 +93,15 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
   for (;;) {
     const Time now = clock_.now();
     if (now >= deadline) return std::nullopt;
-    (void)socket_->fate();  // so that what it had to say does not end the wait
-    if (!socket_->wait_readable(ms_until(deadline, now))) continue;
+    // Asked before the answers are read: what came before the end is read yet.
+    const bool over = socket_->fate() == Socket::Fate::kEnded;
+    if (!over && !socket_->wait_readable(ms_until(deadline, now))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
       auto answer = detail::answer_of(frames);
       if (answer.id == id) return answer;                 // others answer calls that were given up
       if (clock_.now() >= deadline) return std::nullopt;  // and may come without end
     }
+    if (over) return std::nullopt;
   }
 }
 
@@ -167,7 +169,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
     return answer;
   }
   shm_.reset();
-  return exchange_zeromq(envelope, body, id, deadline);
+  return exchange_zeromq(type, envelope, body, id, deadline);
 }
 
 bool SyncClient::proven(int refusals, Time deadline) {
@@ -185,7 +187,8 @@ bool SyncClient::proven(int refusals, Time deadline) {
 
 // Where the server does not know the key nothing has been sent yet, and the other key is tried. The
 // file may have another one meanwhile.
-Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const std::string& envelope,
+Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const char* type,
+                                                                    const std::string& envelope,
                                                                     const std::string& body,
                                                                     uint64_t id, Time deadline) {
   for (int refusals = 0;; ++refusals) {
@@ -195,6 +198,8 @@ Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const std::s
       if (sent) {
         auto answer = wait(id, deadline);
         if (answer) key_ = socket_->key();
+        if (!answer && socket_->known_fate() == Socket::Fate::kEnded && clock_.now() < deadline)
+          return fail(detail::gone(connected_, type));
         return answer;
       }
       if (socket_->fate() != Socket::Fate::kEnded) return fail(sent.error());

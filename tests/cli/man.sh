@@ -10,7 +10,7 @@ for page in "$T"/man/*.1; do
   for section in NAME SYNOPSIS ENVIRONMENT FILES 'EXIT STATUS' EXAMPLES 'SEE ALSO'; do
     grep -qx ".SH $section" "$page" || die "$name has no section $section"
   done
-  grep -A1 -x '.SH EXAMPLES' "$page" | grep -qx .TP || die "$name has no example"
+  grep -qx .TP <<<"$(grep -A1 -x '.SH EXAMPLES' "$page")" || die "$name has no example"
   if command -v groff >/dev/null; then
     groff -man -Tutf8 -ww -z "$page" 2>"$T/err" || die "groff cannot read $name"
     [ ! -s "$T/err" ] || die "$name: $(head -1 "$T/err")"

@@ -24,7 +24,7 @@ if git diff --quiet HEAD -- "$list"; then range=(HEAD^ HEAD); else range=(HEAD);
 if ! git rev-parse --verify -q "${range[0]}^{commit}" >/dev/null; then
   echo "not compared: CHANGELOG.md, as there is no git or no parent commit here"
 elif git cat-file -e "${range[0]}:$list" && ! git diff --quiet "${range[@]}" -- "$list"; then
-  git diff -U0 "${range[@]}" -- CHANGELOG.md | grep -qE '^\+.*\*\*(Wire|Metrics|Flags|Files|C)\*\*' ||
+  grep -qE '^\+.*\*\*(Wire|Metrics|Flags|Files|C)\*\*' <<<"$(git diff -U0 "${range[@]}" -- CHANGELOG.md)" ||
     die "$list changes, and CHANGELOG.md does not say so: add a line with **Wire**, **Metrics**,
 **Flags**, **Files** or **C**"
 fi

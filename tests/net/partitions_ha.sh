@@ -30,7 +30,7 @@ for e in "${ETCD[@]}"; do
     --unsafe-no-fsync --log-level error >>"$T/etcd.log" 2>&1 </dev/null &
   PIDS[$e]=$!
 done
-etcd_answers() { on clients curl -fsS -m 5 "http://${ADDRESS[e1]}:2379/health" | grep -q true; }
+etcd_answers() { grep -q true <<<"$(on clients curl -fsS -m 5 "http://${ADDRESS[e1]}:2379/health")"; }
 until_true 60 "etcd does not start" etcd_answers
 
 # ---- masters, nodes, clients

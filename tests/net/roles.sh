@@ -86,5 +86,5 @@ tracks() { jq -r '[.traceEvents[] | select(.ph == "X") | .cat] | unique | .[]' "
 written() { [ -n "$(tracks)" ]; }
 until_true 30 "no trace is written" written
 for track in compute decode request; do
-  tracks | grep -qx "$track" || die "no $track in the trace, only $(tracks | paste -sd ' ')"
+  grep -qx "$track" <<<"$(tracks)" || die "no $track in the trace, only $(tracks | paste -sd ' ')"
 done

@@ -17,7 +17,7 @@ etcd_up() {
     PIDS["etcd"]=$!
     local deadline=$((SECONDS + 30))
     while [ $SECONDS -lt $deadline ]; do
-      ! curl -fsS -m 5 "http://$ETCD/health" 2>/dev/null | grep -q true || return 0
+      ! grep -q true <<<"$(curl -fsS -m 5 "http://$ETCD/health" 2>/dev/null)" || return 0
       kill -0 "${PIDS[etcd]}" 2>/dev/null || break
       pause_briefly
     done

@@ -24,7 +24,7 @@ all_right() {
 }
 
 a_up
-store stat | grep -q '18' || die "a node of two segments: $(store stat)"
+grep -q '18' <<<"$(store stat)" || die "a node of two segments: $(store stat)"
 for i in $(seq 60); do
   value "$i" "$T/v$i"
   expect 0 store put "k$i" "$T/v$i"

@@ -36,7 +36,7 @@ rank=$(ranks_of p0) worker=$(pid p0)
 [ -n "$rank" ] || die "p0 names no rank: $(loopback logs p0)"
 kill -9 "$rank"
 until_true 20 "p0 goes on without its rank" gone "$worker"
-loopback logs p0 | grep -q "rank 1 (process $rank) was killed by signal 9: this worker ends" ||
+grep -q "rank 1 (process $rank) was killed by signal 9: this worker ends" <<<"$(loopback logs p0)" ||
   die "p0 says: $(loopback logs p0)"
 answers other
 same other
@@ -53,7 +53,7 @@ same back
 rank=$(ranks_of d0) worker=$(pid d0)
 kill -TERM "$rank" "$worker"
 until_true 20 "the drained worker's rank goes on" gone "$rank"
-loopback logs d0 | grep -q 'this worker ends' && die "a drain was no drain: $(loopback logs d0)"
+grep -q 'this worker ends' <<<"$(loopback logs d0)" && die "a drain was no drain: $(loopback logs d0)"
 loopback down
 
 # What cannot be divided, and what is no rank.

@@ -15,6 +15,7 @@ constexpr size_t kQueueMax = 16384;   // blocks; pinned ones cannot be reused
 // kRest.
 constexpr Duration kPatience = std::chrono::seconds(1);
 constexpr Duration kRest = std::chrono::seconds(1);
+constexpr Duration kLoopLate = std::chrono::milliseconds(200);
 }  // namespace
 
 std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t pp_rank) {
@@ -86,12 +87,22 @@ void StoreConnector::ask(const std::vector<BlockHash>& hashes, const std::option
   auto asked = std::make_shared<Asked>(Asked{std::move(done)});
   const Time since = loop_.clock().now();
   const bool resting = since < rest_until_;
-  asked->timer =
-      loop_.after(resting ? Duration{} : kPatience, [asked, alive = std::weak_ptr(alive_)] {
-        if (alive.expired() || std::exchange(asked->over, true)) return;
-        asked->done({});
-      });
-  if (resting) return;
+  const auto give_up = [asked, alive = std::weak_ptr(alive_)] {
+    if (alive.expired() || std::exchange(asked->over, true)) return;
+    asked->done({});
+  };
+  // Where the loop itself stood still, the answer may lie unread: as much time again, once.
+  const auto over = [this, asked, give_up, due = since + kPatience, alive = std::weak_ptr(alive_)] {
+    if (alive.expired() || asked->over) return;
+    const Duration late = loop_.clock().now() - due;
+    if (late <= kLoopLate) return give_up();
+    asked->timer = loop_.after(std::min(late, kPatience), give_up);
+  };
+  if (resting) {
+    asked->timer = loop_.after({}, give_up);
+    return;
+  }
+  asked->timer = loop_.after(kPatience, over);
   std::vector<ObjectKey> keys;
   for (const BlockHash& hash : hashes) keys.push_back(key(hash, part));
   pool(std::move(keys), [this, asked, since](const Result<Answer>& found) {

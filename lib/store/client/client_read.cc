@@ -202,7 +202,7 @@ void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t r
   const xfer::BatchId other = engine_.allocate_batch();
   if (engine_.submit(other, requests)) {
     hedged_.add(late.size());
-    for (bool open = true; open && left(deadline) > Duration::zero();) {
+    for (bool open = true; open && left(deadline) > Duration::zero() && !limits.ends();) {
       // Wait for the batch that is likely to end next; the turn is short, so the other is checked
       // soon.
       (void)engine_.wait(other, std::min(kTurn, left(deadline)));

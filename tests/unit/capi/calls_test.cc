@@ -154,6 +154,53 @@ TEST_CASE("a put and a get end while their bytes move, as their function says") 
   mc_store_close(store);
 }
 
+// Both nodes that have the value give no more bytes for ten minutes.
+TEST_CASE("a get that went to a second replica too ends when its tag is cancelled") {
+  Pool pool;
+  mc_store* const second = pool.open("60s", "second");
+  mc_lend_options how{};
+  how.size = sizeof how;
+  how.bytes = 16 * kMiB;
+  mc_lent* node = nullptr;
+  REQUIRE(mc_store_lend(second, &how, &node) == MC_OK);
+  pool.await_nodes(2);
+  mc_put_options twice{};
+  twice.size = sizeof twice;
+  twice.replicas = 2;
+  const mc_buffer bytes{const_cast<char*>("value"), 5};
+  const mc_item put{{"k", 1}, &bytes, 1, &twice, 0};
+  mc_put_result stored{};
+  REQUIRE(mc_store_put_items(pool.store(), &put, 1, nullptr, &stored) == MC_OK);
+  REQUIRE(stored.outcome == MC_PUT_STORED);
+  // So many reads tell how long one takes; a later one goes to the other node as well.
+  const FaultScript script(R"({"op": "read", "skip": 20, "delay": "10m"})");
+  mc_store* const store = pool.open("10m", "hedges", "tcp", script.path.c_str());
+  char back[8] = {};
+  for (int i = 0; i < 20; ++i)
+    REQUIRE(mc_store_get(store, "k", 1, back, sizeof back, nullptr) == MC_OK);
+  {
+    const OwnQueue queue = open_queue(store);
+    const std::string key = "k";
+    const Item one(key, back, sizeof back);
+    const mc_item item = one;
+    mc_get_result got{};
+    for (int turns : {1000, 10'000, 100'000, 1'000'000}) {
+      REQUIRE(mc_store_get_async(store, queue.get(), 4, &item, 1, 0, &got) == MC_OK);
+      for (; turns > 0; --turns) std::this_thread::yield();
+      mc_done done{};
+      while (mc_queue_take(queue.get(), &done, 1) == 0) {
+        (void)mc_queue_cancel(queue.get(), 4);
+        std::this_thread::yield();
+      }
+      CHECK(done.code == MC_UNAVAILABLE);
+      CHECK(got.code == MC_UNAVAILABLE);
+    }
+  }
+  mc_store_close(store);
+  mc_lent_free(node);
+  mc_store_close(second);
+}
+
 TEST_CASE("lines of the log go to who keeps them") {
   mc_log_keep(1);
   const auto each = [](void* user, const mc_log_line* line) {

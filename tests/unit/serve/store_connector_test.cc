@@ -69,6 +69,27 @@ class Mixed final : public Gone {
   const Ends ends_;
 };
 
+// One with a block, that says so when the test lets it.
+class Held final : public Gone {
+ public:
+  using Answers = std::vector<std::function<void()>>;
+  Held(io::Loop& loop, size_t& asked, size_t& got, Answers& answers)
+      : Gone(loop, asked),
+        has_(loop, asked, got, {{store::StoredAt::kMemory}}),
+        answers_(answers) {}
+  void match_places(std::vector<ObjectKey> keys, Done<Places> done) override {
+    answers_.push_back(
+        [this, keys = std::move(keys), done = std::move(done)] { has_.match_places(keys, done); });
+  }
+  void get_batch(std::vector<store::GetItem> items, Done<Got> done) override {
+    has_.get_batch(std::move(items), std::move(done));
+  }
+
+ private:
+  Mixed has_;
+  Answers& answers_;
+};
+
 // A pool whose puts are answered when the test says so.
 class Slow final : public Gone {
  public:
@@ -208,6 +229,49 @@ TEST_CASE("a fetch is of the blocks that are chosen by where they are") {
     CHECK(fetched == (choose ? 2 : 3));
     CHECK(got == fetched);
   }
+}
+
+TEST_CASE("an answer of the pool that lies unread behind a step of the loop is used") {
+  ManualClock clock;
+  const SteadyClock of_threads;
+  io::Loop loop(clock);
+  size_t asked = 0, got = 0;
+  Metrics metrics;
+  BlockManager blocks(8, kBlock, 1);
+  const KvShape shape = KvShape::of(cost::tiny(), kBlock, 1);
+  const auto engine = xfer::Engine::open(of_threads, {}, metrics);
+  REQUIRE(engine);
+  std::vector<std::function<void()>> answers;
+  const auto connector =
+      StoreConnector::open(loop, **engine, {}, "tiny", blocks, metrics, shape, 0,
+                           [&](io::Loop& on, auto&&...) -> Result<std::unique_ptr<KvPool>> {
+                             return std::make_unique<Held>(on, asked, got, answers);
+                           });
+  REQUIRE(connector);
+  std::vector<std::byte> memory(shape.block_bytes);
+  const auto fetch = [&](Duration stands_still, Duration then) {
+    answers.clear();
+    StoreConnector::Wanted wanted;
+    wanted.hashes.resize(1);
+    wanted.memory.emplace_back(memory);
+    std::optional<size_t> fetched;
+    (*connector)->fetch(std::move(wanted), [&](size_t n) { fetched = n; });
+    REQUIRE(answers.size() == 1);
+    clock.advance(stands_still);
+    REQUIRE(loop.turn(Duration{}));
+    clock.advance(then);
+    REQUIRE(loop.turn(Duration{}));
+    answers[0]();
+    for (int i = 0; i < 10 && !fetched; ++i) REQUIRE(loop.turn(Duration{}));
+    REQUIRE(fetched);
+    return *fetched;
+  };
+  CHECK(fetch(999ms, 0ms) == 1);
+  CHECK(fetch(1s, 0ms) == 0);  // it was late, and the loop was not
+  CHECK(fetch(1200ms, 0ms) == 0);
+  CHECK(fetch(1201ms, 0ms) == 1);
+  CHECK(fetch(3s, 999ms) == 1);
+  CHECK(fetch(3s, 1s) == 0);
 }
 
 TEST_CASE("a fetch's time is charged to all blocks that came, and to none where a node failed") {
