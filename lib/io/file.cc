@@ -18,14 +18,28 @@ Result<std::string> read_file(const std::string& path, size_t bytes_max) {
   return read_whole(path, bytes_max);
 }
 
+namespace {
+
+Result<> check_owner_only(const struct stat& info, const std::string& path) {
+  if ((info.st_mode & 077) == 0) return {};
+  return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
+}
+
+}  // namespace
+
 Result<std::string> read_secret_file(const std::string& path, size_t bytes_max) {
   const Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return fail_errno("open %s", path.c_str());
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return fail_errno("read the mode of %s", path.c_str());
-  if ((info.st_mode & 077) != 0)
-    return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
+  MC_TRY_(check_owner_only(info, path));
   return read_whole(fd.get(), path, bytes_max);
+}
+
+Result<> check_secret_file(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return fail_errno("read the mode of %s", path.c_str());
+  return check_owner_only(info, path);
 }
 
 namespace {

@@ -15,6 +15,8 @@ namespace mc::io {
 Result<std::string> read_file(const std::string& path, size_t bytes_max = 64u << 20);
 // One that its owner alone may read, as the open file says before it is read. Errors: kDenied.
 Result<std::string> read_secret_file(const std::string& path, size_t bytes_max);
+// For one that was read already, and turned out to have a secret.
+Result<> check_secret_file(const std::string& path);
 // Writes to a temporary name beside it, then renames: readers see the old file or the whole new. It
 // replaces whatever has that name.
 Result<> write_file_atomically(const std::string& path, std::string_view content,

@@ -174,6 +174,11 @@ Result<std::vector<ExternalOptions>> read_external(const std::string& path, bool
                   o.error().what.c_str());
     all.push_back(std::move(*o));
   }
+  const auto has_key = [](const Json& j) { return j.contains("api_key"); };
+  if (std::any_of(list.begin(), list.end(), has_key))
+    if (const auto secret = io::check_secret_file(path); !secret)
+      return fail(secret.error().code, "%s, as it has an api_key; or name a key_file in its place",
+                  secret.error().what.c_str());
   return all;
 }
 

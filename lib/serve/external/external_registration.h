@@ -45,7 +45,8 @@ Result<ExternalOptions> parse_external(const Json& json);
 std::string unknown_members(const Json& registration);
 Json registration_json(const ExternalOptions& options);  // what parse_external() reads
 // A file with a list of those; there "key_file" may name a file with the key, of mode 0600, and
-// unknown members are errors, unless the file was written by a conductor, maybe a newer one.
+// unknown members are errors, unless the file was written by a conductor, maybe a newer one. A file
+// that has keys itself must be of mode 0600 (kDenied).
 Result<std::vector<ExternalOptions>> read_external(const std::string& path, bool written = false);
 
 // Errors: kInvalid, as parse_external().

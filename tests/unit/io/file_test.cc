@@ -88,6 +88,7 @@ TEST_CASE("F120: a secret that others may read is refused by the mode of the ope
   CHECK(io::read_secret_file(path, 3).error().code == Code::kInvalid);
   for (const mode_t mode : {0644u, 0640u, 0604u, 0620u, 0601u}) {
     REQUIRE(::chmod(path.c_str(), mode) == 0);
+    CHECK(io::check_secret_file(path).error().code == Code::kDenied);
     const auto read = io::read_secret_file(path, 3);  // too large as well: it was not read
     REQUIRE(!read);
     CHECK(read.error().code == Code::kDenied);

@@ -192,6 +192,12 @@ TEST_CASE("F91: an engine that wants a key gets it, and nobody else sees it") {
   CHECK(read_external(path + ".json")->at(0).api_key == key);
   REQUIRE(::chmod(path.c_str(), 0644) == 0);
   CHECK(read_external(path + ".json").error().what.find(path) != std::string::npos);
+  // One that has it itself is as secret.
+  std::ofstream(path) << R"([{"instance_id":"a","url":"http://x","api_key":"k"}])";
+  CHECK(read_external(path).error().code == Code::kDenied);
+  CHECK(read_external(path).error().what.find("chmod 600 it") != std::string::npos);
+  REQUIRE(::chmod(path.c_str(), 0600) == 0);
+  CHECK(read_external(path)->at(0).api_key == "k");
   CHECK(m.administer("/register", R"({"instance_id":"a","url":"http://x","key_file":"/etc/x"})")
             .status == 400);
   CHECK(m.administer("/register",
