@@ -93,7 +93,7 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
   for (;;) {
     const Time now = clock_.now();
     if (now >= deadline) return std::nullopt;
-    // Asked before the answers are read: what came before the end is read yet.
+    // Asked before the answers are read: what came before the end is read all the same.
     const bool over = socket_->fate() == Socket::Fate::kEnded;
     if (!over && !socket_->wait_readable(ms_until(deadline, now))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {

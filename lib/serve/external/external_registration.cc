@@ -174,7 +174,10 @@ Result<std::vector<ExternalOptions>> read_external(const std::string& path, bool
                   o.error().what.c_str());
     all.push_back(std::move(*o));
   }
-  const auto has_key = [](const Json& j) { return j.contains("api_key"); };
+  const auto has_key = [](const Json& j) {
+    const auto key = get_string_or(j, "api_key", "");
+    return key && !key->empty();
+  };
   if (std::any_of(list.begin(), list.end(), has_key))
     if (const auto secret = io::check_secret_file(path); !secret)
       return fail(secret.error().code, "%s, as it has an api_key; or name a key_file in its place",

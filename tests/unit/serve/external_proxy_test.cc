@@ -198,6 +198,9 @@ TEST_CASE("F91: an engine that wants a key gets it, and nobody else sees it") {
   CHECK(read_external(path).error().what.find("chmod 600 it") != std::string::npos);
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
   CHECK(read_external(path)->at(0).api_key == "k");
+  REQUIRE(::chmod(path.c_str(), 0644) == 0);
+  std::ofstream(path) << R"([{"instance_id":"a","url":"http://x","api_key":""}])";
+  CHECK(read_external(path).has_value());  // no key
   CHECK(m.administer("/register", R"({"instance_id":"a","url":"http://x","key_file":"/etc/x"})")
             .status == 400);
   CHECK(m.administer("/register",
