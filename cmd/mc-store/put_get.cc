@@ -99,7 +99,10 @@ Result<int> run_get(const GetOptions& o, const Context& context) {
   Client& client = session->client();
   if (o.wait > Duration::zero()) {
     const GetItem nothing{o.key, {}};  // comes back when it is stored, as too large for no room
-    (void)client.get_batch({&nothing, 1}, o.wait);
+    const Result<uint64_t> waited = client.get_batch({&nothing, 1}, o.wait)[0];
+    // The master was asked for as long as may be.
+    if (!waited && waited.error().code == Code::kTimeout) return fail(waited.error());
+    if (!waited && waited.error().code == Code::kUnavailable) return fail(waited.error());
   }
   // Not touched until bytes come: a size that is not true takes no memory.
   MC_TRY(const Located at, client.locate(o.key));

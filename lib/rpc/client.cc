@@ -119,7 +119,7 @@ Result<std::unique_ptr<Client::Connection>> Client::make_connection(size_t at,
   MC_TRY(Socket socket, Socket::connect(Socket::Kind::kDealer, links_[at].to, key));
   auto made = std::make_unique<Connection>(loop_, std::move(socket), ++connections_);
   made->watch = loop_.watch_socket(
-      made->socket.handle(), [this, at, number = connections_] { receive(at, number); },
+      made->socket.handle(), [this, at, number = connections_] { (void)receive(at, number); },
       made->socket.uses());
   if (made->socket.tells())
     made->fate_watch = loop_.watch_socket(
@@ -213,19 +213,24 @@ void Client::receive_shm(size_t at) {
   }
 }
 
-// The server ended, or the channel broke: fails the calls in flight over it.
+// The server ended, or the channel broke.
 void Client::lose_shm(size_t at) {
-  const std::weak_ptr<bool> alive = alive_;
   Link& link = links_[at];
   loop_.unwatch(link.shm_watch);
   loop_.unwatch(link.poll_watch);
   link.shm_watch = link.poll_watch = 0;
   link.shm.reset();
-  const std::string to = link.to;
+  fail_lost(at, 0);
+}
+
+// Fails the calls in flight over connection `number`, or over shared memory for 0.
+void Client::fail_lost(size_t at, uint64_t number) {
+  const std::weak_ptr<bool> alive = alive_;
+  const std::string to = links_[at].to;
   std::vector<Pending> lost;
   for (auto it = pending_.begin(); it != pending_.end();) {
     Pending& call = it->second;
-    if (call.link != at || !call.shm) {
+    if (call.link != at || call.shm != (number == 0) || (!call.shm && call.connection != number)) {
       ++it;
       continue;
     }
@@ -234,6 +239,7 @@ void Client::lose_shm(size_t at) {
     lost.push_back(std::move(call));
     it = pending_.erase(it);
   }
+  if (!lost.empty()) servers_.skip(at);
   for (const Pending& call : lost) {
     call.done(fail(detail::gone(to, call.type)));
     if (alive.expired()) return;
@@ -317,17 +323,19 @@ bool Client::send_on(uint64_t id, Pending& call, const detail::Answered& refusal
   return send(id, call).has_value();
 }
 
-void Client::receive(size_t at, uint64_t number) {
+// True when it read as many answers as it may in a turn: there may be more.
+bool Client::receive(size_t at, uint64_t number) {
   const std::weak_ptr<bool> alive = alive_;
   for (int i = 0; i < kAnswersPerTurn; ++i) {
     Connection* const connection = links_[at].find(number);
-    if (connection == nullptr) return;
+    if (connection == nullptr) return false;
     const auto frames = connection->socket.receive();
-    if (frames.empty()) return;
+    if (frames.empty()) return false;
     connection->heard = loop_.clock().now();
     if (!answer(at, detail::answer_of(frames))) continue;
-    if (alive.expired()) return;  // the callback destroyed this client
+    if (alive.expired()) return false;  // the callback destroyed this client
   }
+  return true;
 }
 
 // True when it ran a callback.

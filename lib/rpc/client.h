@@ -162,7 +162,7 @@ class Client {
   void follow_keys();
   void renew_silent(const Pending& call);
   bool send_on(uint64_t id, Pending& call, const detail::Answered& refusal);
-  void receive(size_t at, uint64_t number);
+  bool receive(size_t at, uint64_t number);
   bool answer(size_t at, const detail::Answered& answer);
   void expire(uint64_t id, Duration budget);
   void left(const Pending& call);
@@ -171,6 +171,7 @@ class Client {
   bool poll_shm(size_t at);
   void receive_shm(size_t at);
   void lose_shm(size_t at);
+  void fail_lost(size_t at, uint64_t number);
 
   io::Loop& loop_;
   ServerList servers_;
@@ -209,7 +210,7 @@ class SyncClient {
   bool take_turn(Time deadline);  // false: others' calls took until then
   void end_turn();
   Result<> connect() MC_REQUIRES(mutex_);
-  void follow_keys() MC_REQUIRES(mutex_);
+  void drop_ended() MC_REQUIRES(mutex_);
   // The server knows the socket's key. Asked after so many tries of this call.
   bool proven(int refusals, Time deadline) MC_REQUIRES(mutex_);
   // Sends call `id` when a server knows the key, and waits for its answer.

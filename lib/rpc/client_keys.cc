@@ -32,6 +32,7 @@ void Client::learn_fate(size_t at, uint64_t number) {
   if (connection == nullptr || !connection->socket.tells()) return;
   Link& link = links_[at];
   const bool tried = link.candidate.get() == connection;
+  const Socket::Fate before = connection->socket.known_fate();
   switch (connection->socket.fate()) {
     case Socket::Fate::kOpen: return;
     case Socket::Fate::kProven:
@@ -48,8 +49,14 @@ void Client::learn_fate(size_t at, uint64_t number) {
         send_again(at);
       });
       return;
-    case Socket::Fate::kEnded:  // its calls run into their deadlines; the next makes a new one
-      if (tried) link.candidate.reset();
+    case Socket::Fate::kEnded:  // the next call makes a new one
+      if (tried) return link.candidate.reset();
+      if (before == Socket::Fate::kEnded) return;
+      // On a later turn: this one may be inside call(). What came before the end is read first.
+      loop_.at(loop_.now(), [this, at, number, alive = std::weak_ptr(alive_)] {
+        while (!alive.expired() && receive(at, number)) continue;
+        if (!alive.expired()) fail_lost(at, number);
+      });
   }
 }
 

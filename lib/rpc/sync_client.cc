@@ -57,17 +57,20 @@ Result<> SyncClient::connect() {
   const std::string& to = servers_.address(servers_.current());
   if (socket_ && connected_ == to) return {};
   const ClusterKeys keys = cluster_keys();
-  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to, keys.has(key_) ? key_ : keys.first,
-                                  cluster_key_reloads()));
+  MC_TRY(socket_,
+         Socket::connect(Socket::Kind::kDealer, to, keys.has(key_) ? key_ : keys.first, true));
   connected_ = to;
   return {};
 }
 
-// Between calls: nothing is in flight. The next one makes its connection anew, by the first key.
-void SyncClient::follow_keys() {
+// Between calls: nothing is in flight. What ended is dropped before a server is chosen. The next
+// call makes its connection anew, by the first key.
+void SyncClient::drop_ended() {
   const Time now = clock_.now();
   reload_cluster_key(now);
   const ClusterKeys keys = cluster_keys();
+  if (shm_ && now - shm_heard_ > kFresh) shm_->woken();
+  if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
   if (shm_ && shm_->key() != keys.first) {
     shm_.reset();
     shm_tried_ = Time::min();
@@ -153,11 +156,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& trace_id,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
-  follow_keys();
-  const Time now = clock_.now();
-  const Duration budget = deadline - now;
-  if (shm_ && now - shm_heard_ > kFresh) shm_->woken();
-  if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
+  const Duration budget = deadline - clock_.now();
   try_shm(deadline);
   const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), trace_id);
   if (shm_ && shm_->send(envelope, body)) {
@@ -173,7 +172,6 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
 }
 
 bool SyncClient::proven(int refusals, Time deadline) {
-  if (!socket_->tells()) return true;
   const Duration patience = kBegins * (1 << std::min(refusals, kBeginsDoubled));
   const Time begins = std::min(clock_.now() + patience, deadline);
   for (;;) {
@@ -264,6 +262,7 @@ Result<std::string> SyncClient::call_now(const char* type, const std::string& bo
                                          Time deadline) {
   Lock lock(mutex_);
   for (int hop = 0;; ++hop) {
+    drop_ended();
     choose_listening(deadline);
     const size_t at = servers_.current();
     auto exchanged = exchange(type, body, trace_id, deadline);

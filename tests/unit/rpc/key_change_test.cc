@@ -298,8 +298,21 @@ TEST_SUITE("a change of the key") {
     CHECK(beside<Result<Echoed>>(w, call("over the new key")).has_value());
   }
 
+  TEST_CASE("own process 16: a call of a loop ends with its connection" * doctest::skip()) {
+    World w(kOld + "\n" + kNew);
+    REQUIRE(w.call("proven").has_value());
+    const auto got = w.send("keep", 600s);
+    REQUIRE(w.until([&] { return w.kept.size() == 1; }));
+    w.server.reset();
+    REQUIRE(w.until([&] { return got->has_value(); }));
+    REQUIRE_FALSE((*got)->has_value());
+    CHECK((*got)->error().code == Code::kUnavailable);
+    CHECK((*got)->error().what.find("ended before it answered") != std::string::npos);
+    CHECK(w.client->in_flight() == 0);
+  }
+
   TEST_CASE("a change of the key leaves nothing behind") {
-    for (int i = 8; i <= 15; ++i) {
+    for (int i = 8; i <= 16; ++i) {
       const std::string name = "own process " + std::to_string(i);
       CHECK_MESSAGE(run_case(name) == 0, name);
     }

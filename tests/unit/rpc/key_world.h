@@ -135,7 +135,7 @@ struct World {
     return true;
   }
   // A call at the moment of a change may go over a connection whose key was just revoked, and end
-  // with its budget.
+  // with it.
   bool reaches(const std::string& text) {
     const Time deadline = clock.now() + 30s;
     while (clock.now() < deadline)

@@ -156,6 +156,30 @@ TEST_SUITE("server_list") {
     loop.join();
     CHECK(s.calls == 4);
   }
+
+  TEST_CASE("a blocking client whose server ended between calls goes to one that listens") {
+    Servers s(2);
+    auto client =
+        rpc::SyncClient::connect(s.all[0]->address() + "," + s.all[1]->address(), s.clock);
+    REQUIRE(client);
+    const auto ask = [&] {
+      std::thread loop([&] { (void)s.loop.run(); });
+      auto is = (*client)->call(Who{}, 20s);
+      s.loop.stop();
+      loop.join();
+      return is;
+    };
+    CHECK(ask()->name == s.leader);
+    s.leader = s.all[1]->address();
+    s.all[0].reset();
+    auto is = ask();
+    if (!is) {  // the end came behind the call
+      CHECK(is.error().code == Code::kUnavailable);
+      is = ask();
+    }
+    REQUIRE(is);
+    CHECK(is->name == s.leader);
+  }
 }
 
 }  // namespace mc::rpc::route_test
