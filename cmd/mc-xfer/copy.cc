@@ -1,6 +1,7 @@
 // mc-xfer copy: selects the copy of files or of memory, and copies a file or stdin to memory or
 // back.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,6 +56,42 @@ struct Copy {
   }
 };
 
+// `what`: of the user's, and how large it is. Errors: kInvalid unless the peer's memory has all of
+// these bytes; nothing of them has moved then.
+Result<> check_inside(const Copy& copy, Op op, uint64_t bytes, const std::string& what,
+                      const char* remedy) {
+  MC_TRY(const uint64_t size, copy.engine.segment_bytes(copy.segment));
+  const uint64_t offset = copy.remote.offset, room = offset < size ? size - offset : 0;
+  const auto there = copy.engine.paths(copy.segment, offset, op, bytes);
+  if (there) return {};
+  if (there.error().code != Code::kInvalid) return fail(there.error());
+  if (bytes <= room && offset < size)
+    return fail(Code::kInvalid,
+                "%s at offset %llu: that is not inside one of the buffers that %s offers",
+                what.c_str(), static_cast<unsigned long long>(offset), copy.remote.control.c_str());
+  return fail(Code::kInvalid,
+              "%s at offset %llu: %s offers %llu bytes of memory, %llu of them from there on: %s",
+              what.c_str(), static_cast<unsigned long long>(offset), copy.remote.control.c_str(),
+              static_cast<unsigned long long>(size), static_cast<unsigned long long>(room), remedy);
+}
+
+// Returns: the bytes left in a file; nothing where that is not known before they are read.
+std::optional<uint64_t> bytes_left(int fd) {
+  struct stat s {};
+  if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) return std::nullopt;
+  const off_t at = ::lseek(fd, 0, SEEK_CUR);
+  return at < 0 || at > s.st_size ? 0 : static_cast<uint64_t>(s.st_size - at);
+}
+
+Result<io::Fd> open_source(const std::string& name) {
+  io::Fd file(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return fail_errno("open %s", name.c_str());
+  struct stat s {};
+  if (::fstat(file.get(), &s) == 0 && S_ISDIR(s.st_mode))
+    return fail(Code::kInvalid, "'%s' is a folder: memory takes a file", name.c_str());
+  return file;
+}
+
 Result<size_t> read_some(int fd, std::span<std::byte> into, const std::string& name) {
   size_t n = 0;
   while (n < into.size()) {
@@ -81,13 +118,23 @@ Result<uint64_t> upload(Copy& copy, const std::string& name, std::span<std::byte
                         std::span<std::byte> back) {
   io::Fd file;
   if (name != "-") {
-    file.reset(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file) return fail_errno("open %s", name.c_str());
+    MC_TRY(file, open_source(name));
   }
+  const int fd = file ? file.get() : STDIN_FILENO;
+  const auto fits = [&](uint64_t bytes, const std::string& size) {
+    return check_inside(copy, Op::kWrite, bytes,
+                        strf("%s, %s", name == "-" ? "stdin" : name.c_str(), size.c_str()),
+                        "copy less, or let it offer more (serve --size)");
+  };
+  if (const auto left = bytes_left(fd))
+    MC_TRY_(fits(*left, strf("%llu bytes,", static_cast<unsigned long long>(*left))));
   Xxh3Stream sum;
   for (;;) {
-    MC_TRY(const size_t n, read_some(file ? file.get() : 0, memory, name));
+    MC_TRY(const size_t n, read_some(fd, memory, name));
     if (n == 0) break;
+    MC_TRY_(fits(copy.done + n, strf("%llu bytes or more (the first %llu are there now),",
+                                     static_cast<unsigned long long>(copy.done + n),
+                                     static_cast<unsigned long long>(copy.done))));
     const auto part = memory.first(n);
     MC_TRY_(copy.step(Op::kWrite, part));
     if (copy.o.check) {
@@ -149,6 +196,9 @@ Result<int> copy_memory(CopyOptions& o, const Context& context,
     total = size - copy.remote.offset;
   }
   if (source) {
+    MC_TRY_(check_inside(copy, Op::kRead, total,
+                         strf("%llu bytes", static_cast<unsigned long long>(total)),
+                         "ask for less (--bytes; 0: all from there on)"));
     MC_TRY(digest, download(copy, o.to, memory.bytes(), total));
   } else {
     MC_TRY(digest, upload(copy, o.from, memory.bytes(), back.bytes()));

@@ -100,6 +100,12 @@ void print(const Path& p, uint64_t bytes) {
 Result<int> paths(const PathsOptions& o, const Context& context) {
   MC_TRY(const auto client, Client::open(o.client, "paths"));
   const Op op = o.op == "read" ? Op::kRead : Op::kWrite;
+  if (o.offset >= client->offered || o.bytes > client->offered - o.offset)
+    return fail(Code::kInvalid,
+                "--bytes %llu at --offset %llu: %s offers %llu bytes of memory (serve --size)",
+                static_cast<unsigned long long>(o.bytes.n),
+                static_cast<unsigned long long>(o.offset.n), o.client.target.c_str(),
+                static_cast<unsigned long long>(client->offered));
   MC_TRY(const Memory local, client->memory(o.bytes, "paths"));
   // Reads only: the peer's memory must not change.
   for (uint32_t i = 0; i < o.warm_up; ++i)

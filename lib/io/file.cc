@@ -90,8 +90,10 @@ Result<OutputFile> OutputFile::beside(const std::string& path, unsigned mode) {
 
 Result<OutputFile> OutputFile::open(const std::string& path) {
   struct stat info {};
-  if (::stat(path.c_str(), &info) != 0 || S_ISDIR(info.st_mode))
-    return beside(linked_file(path), 0644);
+  const bool there = ::stat(path.c_str(), &info) == 0;
+  if (there && S_ISDIR(info.st_mode))
+    return fail(Code::kInvalid, "'%s' is a folder: name a file", path.c_str());
+  if (!there) return beside(linked_file(path), 0644);
   if (S_ISREG(info.st_mode)) {
     if (const int stream = stream_to(info); stream >= 0) {  // another file would have its name
       std::fflush(stdout);
@@ -103,14 +105,14 @@ Result<OutputFile> OutputFile::open(const std::string& path) {
     (void)::fchmod(file.fd_.get(), info.st_mode & 0777);  // whatever the umask
     return file;
   }
-  Fd there(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
-  if (!there && errno == ENXIO)
+  Fd other(::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+  if (!other && errno == ENXIO)
     return fail(Code::kUnavailable, "open %s: nobody reads this pipe", path.c_str());
-  if (!there) return fail_errno("open %s", path.c_str());
-  const int flags = ::fcntl(there.get(), F_GETFL);
-  if (flags < 0 || ::fcntl(there.get(), F_SETFL, flags & ~O_NONBLOCK) < 0)
+  if (!other) return fail_errno("open %s", path.c_str());
+  const int flags = ::fcntl(other.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(other.get(), F_SETFL, flags & ~O_NONBLOCK) < 0)
     return fail_errno("open %s", path.c_str());
-  return OutputFile(std::move(there), path, "");
+  return OutputFile(std::move(other), path, "");
 }
 
 OutputFile::~OutputFile() {

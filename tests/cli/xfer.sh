@@ -79,7 +79,7 @@ for bytes in 65MiB 17000000; do
   offset=0
   [ $bytes = 65MiB ] || offset=64MiB
   expect 2 "$xfer" copy "$peer/$offset" "$T/old" --bytes $bytes
-  grep -q 'outside the segment' "$T/err" || die "beyond the segment: $(cat "$T/err")"
+  grep -q 'of them from there on: ask for less' "$T/err" || die "beyond the segment: $(cat "$T/err")"
   [ "$(cat "$T/old")" = kept ] || die "a failed copy changed the file that was there"
 done
 expect 0 "$xfer" copy "$peer/0" "$T/old" --bytes 5000001
@@ -87,6 +87,26 @@ cmp "$T/file" "$T/old" || die "the file that was there has other bytes"
 [ "$(stat -c %a "$T/old")" = 640 ] || die "the file that was there has another mode"
 expect 2 "$xfer" copy "$peer/0" "$T/never" --bytes 65MiB
 [ ! -e "$T/never" ] && [ -z "$(find "$T" -name '*.tmp')" ] || die "a failed copy left a file: $(ls "$T")"
+
+# What does not fit is refused before a byte of it moves, in the numbers of who asked.
+truncate -s 65MiB "$T/big"
+for from in "$T/big" -; do
+  status=0
+  "$xfer" copy "$from" "$peer/0" <"$T/big" 2>"$T/err" || status=$?
+  [ $status = 2 ] || die "$from is too large: exit $status: $(cat "$T/err")"
+  grep -q ', 68157440 bytes, at offset 0: .* offers 67108864 bytes of memory, .*(serve --size)' "$T/err" ||
+    die "$from is too large: $(cat "$T/err")"
+  expect 0 "$xfer" copy "$peer/0" "$T/back" --bytes 5000001
+  cmp "$T/file" "$T/back" || die "a part of $from was written all the same"
+done
+tail -c 3MiB "$T/big" | "$xfer" copy - "$peer/62MiB" 2>"$T/err" && die "a pipe wrote beyond the memory"
+grep -q 'stdin, 3145728 bytes or more (the first 0 are there now), at offset 65011712' "$T/err" || die "a pipe: $(cat "$T/err")"
+expect 2 "$xfer" paths "$peer" --offset 64MiB --bytes 64KiB
+grep -q -- '--bytes 65536 at --offset 67108864: .* offers 67108864 bytes' "$T/err" || die "paths: $(cat "$T/err")"
+expect 2 "$xfer" copy "$peer/0" "$T"
+grep -q "'$T' is a folder: name a file" "$T/err" || die "into a folder: $(cat "$T/err")"
+expect 2 "$xfer" copy "$T" "$peer/0"
+grep -q "'$T' is a folder: memory takes a file" "$T/err" || die "from a folder: $(cat "$T/err")"
 
 # A copy that waits longer than a moment says for whom.
 for to in 127.0.0.1:1/0 127.0.0.1:1/folder/; do
@@ -110,7 +130,7 @@ fi
 expect 2 "$xfer" copy "$T/file" "$T/other"
 grep -q 'must be a peer' "$T/err" || die "two files: unclear error"
 expect 2 "$xfer" copy "$T/file" "$peer/99999999999"
-grep -q 'outside the segment' "$T/err" || die "out of range: unclear error"
+grep -q '5000001 bytes, at offset 99999999999: .* offers 67108864 bytes' "$T/err" || die "out of range: $(cat "$T/err")"
 expect 3 "$xfer" bench 127.0.0.1:1 --duration 50ms
 grep -q 'is it running there' "$T/err" || die "no peer: unclear error"
 expect 1 "$xfer" copy "$T/no-such-file" "$peer/0"

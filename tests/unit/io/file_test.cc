@@ -78,6 +78,9 @@ TEST_CASE("an output in parts is the old file until it is finished, and keeps it
   REQUIRE(::stat(path.c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
   CHECK(!io::OutputFile::open("/tmp/mc-no-such-folder/x"));
+  const auto folder = io::OutputFile::open("/tmp");  // before anything is written
+  REQUIRE(!folder);
+  CHECK(folder.error().code == Code::kInvalid);
   ::unlink(path.c_str());
 }
 
