@@ -19,6 +19,8 @@
 #include "cmd/mc-xfer/wait_note.h"
 #include "io/fd.h"
 #include "io/file.h"
+#include "p2p/filecopy/messages.h"
+#include "rpc/client.h"
 #include "rpc/socket.h"
 #include "xfer/engine.h"
 
@@ -73,6 +75,24 @@ Result<> check_inside(const Copy& copy, Op op, uint64_t bytes, const std::string
               "%s at offset %llu: %s offers %llu bytes of memory, %llu of them from there on: %s",
               what.c_str(), static_cast<unsigned long long>(offset), copy.remote.control.c_str(),
               static_cast<unsigned long long>(size), static_cast<unsigned long long>(room), remedy);
+}
+
+// A peer that offers a folder has memory to stage files in, and that of its --file behind it.
+Result<> check_meant(const Copy& copy, const Clock& clock) {
+  const MemoryEnd& end = copy.remote;
+  MC_TRY(const auto client, rpc::SyncClient::connect(end.control, clock));
+  const auto folder = client->call(p2p::filecopy::LookAt{}, copy.o.timeout);
+  if (!folder && folder.error().code == Code::kUnsupported) return {};  // it offers none
+  if (!folder) return fail(folder.error());
+  const auto& engine = copy.engine;
+  const bool behind = engine.paths(copy.segment, end.offset, Op::kRead, 1).has_value() &&
+                      !engine.paths(copy.segment, 0, Op::kRead, end.offset + 1).has_value();
+  if (behind) return {};
+  return fail(Code::kInvalid,
+              "%s/%s: %s offers files, and this memory stages them: a file of that name is "
+              "%s/./%s",
+              end.control.c_str(), end.text.c_str(), end.control.c_str(), end.control.c_str(),
+              end.text.c_str());
 }
 
 // Returns: the bytes left in a file; nothing where that is not known before they are read.
@@ -183,6 +203,7 @@ Result<int> copy_memory(CopyOptions& o, const Context& context,
     const WaitNote note(o.shows(), copy.remote.control, o.timeout);
     MC_TRY(copy.segment, engine->open_segment(copy.remote.control, o.timeout));
   }
+  MC_TRY_(check_meant(copy, clock));
   MC_TRY(const Memory memory, engine->allocate(kCopyStep));
   MC_TRY(const Memory back, engine->allocate(target && o.check ? kCopyStep : kKiB));
   const Time start = clock.now();
@@ -235,7 +256,7 @@ std::optional<std::pair<std::string, std::string>> parse_peer(const std::string&
 std::optional<MemoryEnd> parse_memory(const std::pair<std::string, std::string>& peer) {
   const auto offset = parse_bytes(peer.second);
   if (!offset) return std::nullopt;
-  return MemoryEnd{peer.first, *offset};
+  return MemoryEnd{peer.first, *offset, peer.second};
 }
 
 Result<int> run(CopyOptions& o, const Context& context) {

@@ -33,6 +33,7 @@ struct CopyOptions {
 struct MemoryEnd {
   std::string control;
   uint64_t offset = 0;
+  std::string text;  // as it was written
 };
 struct FilesEnd {
   std::string control;  // empty: this machine

@@ -94,6 +94,16 @@ for path in ../x way-out/x; do
   expect 1 "$xfer" copy "$T/one" "$peer/$path"
 done
 [ ! -e "$T/x" ] && [ ! -e "$T/new/x" ] || die "a link was followed when writing"
+# A number is an offset of memory, and here that only stages files: nothing is written or read by it.
+for copy in "$T/one $peer/5" "$peer/2024 $T/got" "$peer/99999999999 $T/got"; do
+  # shellcheck disable=SC2086
+  expect 2 "$xfer" copy $copy
+  grep -Eq "a file of that name is $peer/\./[0-9]+" "$T/err" || die "$copy: $(cat "$T/err")"
+done
+expect 0 "$xfer" copy "$T/one" "$peer/./5"
+expect 0 "$xfer" copy "$peer/./5" "$T/five"
+cmp "$T/one" "$T/five" || die "a file whose name is a number has other bytes"
+rm "$T/in/5"
 
 # Killed in the middle of sending, and then the peer killed: the third goes on where they stopped.
 echo '{"bandwidth": "20MiB"}' >"$T/slow"
@@ -132,6 +142,13 @@ cmp "$T/huge" "$T/got" || die "other bytes after going on"
 serve second --root "$T/new" --writable
 expect 0 "$xfer" copy "$(jq -r .control "$T/in.json")/a" "$peer/c"
 alike "$T/in/a" "$T/new/c" "from peer to peer"
+
+# The memory of a --file lies behind the one that stages, and is copied.
+truncate -s 1MiB "$T/disk"
+serve both --root "$T/new" --file "$T/disk" --writable
+offset=$(curl -s "http://$(jq -r .http "$T/both.json")/health" | jq .files[0].offset)
+expect 0 "$xfer" copy "$T/src/sub/small" "$peer/$offset"
+cmp -n 100 "$T/src/sub/small" "$T/disk" || die "the memory of a --file beside --root"
 
 expect 3 "$xfer" copy 127.0.0.1:1/file "$T/stolen" --timeout 1s
 expect 2 "$xfer" serve --writable
