@@ -100,6 +100,23 @@ void print(const p2p::filecopy::CopyReport& r, double seconds, const std::string
   std::printf("\n");
 }
 
+// A file goes into a folder, under its own name. Errors: kInvalid where what is there is of the
+// other kind.
+Result<> find_room(const p2p::filecopy::TreeEntry& what, const End& source, End& target) {
+  auto there = target.place->look(target.path);
+  if (!what.folder && (target.slash || (there && there->folder))) {
+    const std::string name = fs::path(source.path).filename().string();
+    target.path = target.path.empty() ? name : target.path + "/" + name;
+    there = target.place->look(target.path);
+  }
+  if (!there && there.error().code != Code::kNotFound) return fail(there.error());
+  if (there && there->folder != what.folder)
+    return fail(Code::kInvalid, "'%s' is a %s at the destination, and a %s at the source",
+                target.path.c_str(), there->folder ? "folder" : "file",
+                what.folder ? "folder" : "file");
+  return {};
+}
+
 }  // namespace
 
 Result<int> copy_files(CopyOptions& o, const Context& context, const FilesEnd& from,
@@ -118,13 +135,7 @@ Result<int> copy_files(CopyOptions& o, const Context& context, const FilesEnd& f
   MC_TRY(End target,
          to.control.empty() ? open_local(to.path, false) : open_remote(o, *engine, clock, to));
   MC_TRY(const p2p::filecopy::TreeEntry what, source.place->look(source.path));
-  if (!what.folder) {  // into a folder, under its own name
-    const auto there = target.place->look(target.path);
-    if (target.slash || (there && there->folder)) {
-      const std::string name = fs::path(source.path).filename().string();
-      target.path = target.path.empty() ? name : target.path + "/" + name;
-    }
-  }
+  MC_TRY_(find_room(what, source, target));
   size_t threads = o.parallel;
   for (const End* end : {&source, &target})
     if (end->remote != nullptr) threads = std::min(threads, end->remote->lanes());

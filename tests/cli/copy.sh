@@ -94,6 +94,17 @@ for path in ../x way-out/x; do
   expect 1 "$xfer" copy "$T/one" "$peer/$path"
 done
 [ ! -e "$T/x" ] && [ ! -e "$T/new/x" ] || die "a link was followed when writing"
+# A file where a folder is meant, and a folder where a file is: by name, and nothing to go on with.
+for copy in "one a/small/one" "one a/small/b/one" "src a/small"; do
+  expect 2 "$xfer" copy "$T/${copy% *}" "$peer/${copy#* }"
+  grep -q "'a/small' is a file" "$T/err" || die "$copy: $(cat "$T/err")"
+  ! grep -q 'goes on from there' "$T/err" || die "$copy can be gone on with: $(cat "$T/err")"
+done
+mkdir -p "$T/in/a/one"
+expect 2 "$xfer" copy "$T/one" "$peer/a"
+grep -q "'a/one' is a folder at the destination, and a file at the source" "$T/err" || die "$(cat "$T/err")"
+rmdir "$T/in/a/one"
+
 # A number is an offset of memory, and here that only stages files: nothing is written or read by it.
 for copy in "$T/one $peer/5" "$peer/2024 $T/got" "$peer/99999999999 $T/got"; do
   # shellcheck disable=SC2086

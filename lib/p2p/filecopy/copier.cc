@@ -65,7 +65,10 @@ void Copier::add(uint64_t moved, uint64_t kept) {
 Result<bool> Copier::whole(const Item& file) {
   const auto there = to_.look(file.target);
   if (!there && there.error().code != Code::kNotFound) return fail(there.error());
-  if (!there || there->folder || there->bytes != file.source.bytes) return false;
+  if (there && there->folder)
+    return fail(Code::kInvalid, "'%s' is a folder at the destination, and a file at the source",
+                file.target.c_str());
+  if (!there || there->bytes != file.source.bytes) return false;
   const uint64_t n = pieces_of(file.source.bytes);
   for (uint64_t i = 0; i < n; i += kSumsMax) {
     const auto count = static_cast<uint32_t>(std::min<uint64_t>(kSumsMax, n - i));

@@ -36,6 +36,8 @@ Failure explain(int folder, const std::string& name, const std::string& path) {
   if (::fstatat(folder, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(s.st_mode))
     return fail(Code::kDenied, "'%s' is a symbolic link, which a copy does not follow",
                 path.c_str());
+  if (saved == ENOTDIR)
+    return fail(Code::kInvalid, "'%s' is a file, and nothing can be below it", path.c_str());
   errno = saved;
   return fail_errno("open %s", shown(path).c_str());
 }

@@ -156,6 +156,29 @@ TEST_CASE("no path leaves the folder, for reading or writing") {
   CHECK(std::distance(fs::directory_iterator(outside.path), {}) == 1);
 }
 
+TEST_CASE("a file where a folder is meant, and a folder where a file is, move nothing") {
+  const Folder a, b;
+  a.put("f", text(kPieceBytes + 5));
+  fs::create_directory(a.path / "folder");
+  a.put("folder/sub", "file");
+  b.put("file", "old");
+  fs::create_directories(b.path / "there/sub");
+  const auto from = a.tree(), to = b.tree();
+  Spoilt counted(*from);
+  using Ends = std::pair<std::string, std::string>;
+  for (const Ends& ends : {Ends{"f", "file/one"}, Ends{"f", "file/a/one"}, Ends{"f", "there"},
+                           Ends{"folder", "file"}, Ends{"folder", "there"}}) {
+    const std::string target = ends.second;
+    CAPTURE(target);
+    const auto report = copy(counted, *to, ends.first, target);
+    REQUIRE(!report);
+    CHECK(report.error().code == Code::kInvalid);
+  }
+  CHECK(counted.loads == 0);
+  CHECK(b.get("file") == "old");
+  CHECK(to->look("file/one").error().code == Code::kInvalid);
+}
+
 TEST_CASE("a peer that lists a name with a slash is not believed") {
   const Folder a, b;
   a.put("d/f", "y");
