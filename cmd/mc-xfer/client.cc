@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "cmd/mc-xfer/peer_name.h"
 #include "rpc/socket.h"
 #include "xfer/memory/device_platform.h"
 
@@ -25,6 +26,7 @@ Result<std::unique_ptr<Client>> Client::open(const ClientOptions& options, const
   if (!options.device.empty()) {
     MC_TRY(client->location, add_device(*client->engine, options.device, client->clock));
   }
+  MC_TRY_(check_peer_name(options.target, kOpenBudget));
   MC_TRY(client->segment, client->engine->open_segment(options.target, kOpenBudget));
   MC_TRY(client->offered, client->engine->segment_bytes(client->segment));
   client->timeout = options.timeout;

@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/copy.h"
+#include "cmd/mc-xfer/peer_name.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "cmd/mc-xfer/wait_note.h"
 #include "io/fd.h"
@@ -201,6 +202,7 @@ Result<int> copy_memory(CopyOptions& o, const Context& context,
   Copy copy{o, *engine, 0, source ? *source : *target, 0};
   {
     const WaitNote note(o.shows(), copy.remote.control, o.timeout);
+    MC_TRY_(check_peer_name(copy.remote.control, o.timeout));
     MC_TRY(copy.segment, engine->open_segment(copy.remote.control, o.timeout));
   }
   MC_TRY_(check_meant(copy, clock));

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/metrics.h"
 #include "cmd/mc-xfer/copy.h"
+#include "cmd/mc-xfer/peer_name.h"
 #include "cmd/mc-xfer/wait_note.h"
 #include "p2p/filecopy/copier.h"
 #include "p2p/filecopy/remote.h"
@@ -37,6 +38,7 @@ Result<End> open_remote(const CopyOptions& o, Engine& engine, const Clock& clock
   End end;
   tidy(at.path, end);
   const WaitNote note(o.shows(), at.control, o.timeout);
+  MC_TRY_(check_peer_name(at.control, o.timeout));
   MC_TRY(auto remote,
          p2p::filecopy::Remote::open(engine, clock, at.control, o.parallel, o.timeout));
   end.remote = remote.get();

@@ -43,6 +43,11 @@ Error no_answer(const std::string& address, const char* type, Duration budget, b
                type, address.c_str(), rounded_text(budget).c_str())};
 }
 
+Error nameless(const std::string& address, const char* type, Duration budget) {
+  return {Code::kUnavailable, strf("%s to %s: its name had no address within %s: is it right?",
+                                   type, address.c_str(), rounded_text(budget).c_str())};
+}
+
 Error gone(const std::string& address, const char* type) {
   return {Code::kUnavailable,
           strf("%s to %s: the server ended before it answered: retry", type, address.c_str())};

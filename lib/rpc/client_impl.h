@@ -22,6 +22,8 @@ inline constexpr int kHopsMax = 4;  // a call is forwarded to another server so 
 std::string envelope_of(const char* type, uint64_t id, Duration budget,
                         const std::string& trace_id);
 Error no_answer(const std::string& address, const char* type, Duration budget, bool answered);
+// The connection had not begun by then: the server's name was not found.
+Error nameless(const std::string& address, const char* type, Duration budget);
 // The server ended while the call was in flight.
 Error gone(const std::string& address, const char* type);
 

@@ -3,6 +3,7 @@
 
 #include "base/step_trace.h"
 #include "base/text.h"
+#include "io/address.h"
 #include "rpc/client.h"
 #include "rpc/client_impl.h"
 #include "rpc/probe.h"
@@ -23,6 +24,13 @@ constexpr size_t kLongerMax = 4;        // at most
 // long each time: names may be found slowly.
 constexpr Duration kBegins = std::chrono::seconds(2);
 constexpr int kBeginsDoubled = 5;
+
+// Of "host:port": the host is a name, which has to be looked up.
+bool by_name(const std::string& address) {
+  const auto parsed = io::parse_address(address);
+  return parsed && parsed->host.find(':') == std::string::npos &&
+         parsed->host.find_first_not_of("0123456789.") != std::string::npos;
+}
 
 int ms_until(Time when, Time now) { return static_cast<int>((when - now).count() / 1'000'000 + 1); }
 
@@ -189,6 +197,8 @@ Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const char* 
                                                                     const std::string& envelope,
                                                                     const std::string& body,
                                                                     uint64_t id, Time deadline) {
+  const Duration budget = deadline - clock_.now();
+  bool begun = answered_;
   for (int refusals = 0;; ++refusals) {
     MC_TRY_(connect());
     if (proven(refusals, deadline)) {
@@ -202,6 +212,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const char* 
       }
       if (socket_->fate() != Socket::Fate::kEnded) return fail(sent.error());
     }
+    begun = begun || socket_->begun() || socket_->known_fate() != Socket::Fate::kOpen;
     reload_cluster_key(clock_.now());
     key_ = cluster_keys().other(socket_->key());
     const Time again = std::min(clock_.now() + detail::pause_after(refusals), deadline);
@@ -210,7 +221,10 @@ Result<std::optional<detail::Answered>> SyncClient::exchange_zeromq(const char* 
       (void)socket_->wait_readable(ms_until(again, now));
     }
     socket_.reset();
-    if (clock_.now() >= deadline) return std::nullopt;
+    if (clock_.now() < deadline) continue;
+    if (!begun && servers_.size() == 1 && by_name(connected_))
+      return fail(detail::nameless(connected_, type, budget));
+    return std::nullopt;
   }
 }
 

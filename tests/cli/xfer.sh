@@ -127,6 +127,14 @@ if [ -z "${MC_SANITIZE:-}" ]; then
   done
 fi
 
+# A name without an address reads otherwise than a peer that does not answer.
+for command in "copy $T/file no.such..name.invalid:7600/0" "copy no.such..name.invalid:7600/folder/ $T/x" \
+  "paths no.such..name.invalid:7600"; do
+  # shellcheck disable=SC2086
+  expect 3 "$xfer" $command
+  grep -Eq "the name '.*' has no address|its name had no address" "$T/err" || die "a name without an address: $(cat "$T/err")"
+done
+
 expect 2 "$xfer" copy "$T/file" "$T/other"
 grep -q 'must be a peer' "$T/err" || die "two files: unclear error"
 expect 2 "$xfer" copy "$T/file" "$peer/99999999999"

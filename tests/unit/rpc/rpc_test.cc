@@ -202,6 +202,13 @@ TEST_SUITE("rpc") {
     auto nobody = rpc::SyncClient::connect("127.0.0.1:1", w.clock);
     REQUIRE(nobody.has_value());
     CHECK((*nobody)->call(Echo{"x"}, 50ms).error().code == Code::kUnavailable);
+    auto nameless = rpc::SyncClient::connect("no.such..name.invalid:1", w.clock);
+    REQUIRE(nameless.has_value());
+    const auto none = (*nameless)->call(Echo{"x"}, 50ms);
+    REQUIRE(!none);
+    CHECK(none.error().code == Code::kUnavailable);
+    CHECK_MESSAGE(none.error().what.find("its name had no address") != std::string::npos,
+                  none.error().what);
   }
 
   TEST_CASE("a blocking call is a step of its caller's trace, and so is its answer") {
