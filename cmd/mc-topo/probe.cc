@@ -124,7 +124,7 @@ xfer::Probed measure(const ProbeOptions& o, const Ends& ends, const Clock& clock
   for (const xfer::Nic& local : ends.local) {
     for (const io::Address& address : ends.addresses) {
       std::optional<Duration> best;
-      for (uint32_t i = 0; i < std::max(o.pings, 1u); ++i) {
+      for (uint32_t i = 0; i < o.pings; ++i) {
         const auto taken = handshake(local.address, address, o.timeout, clock);
         if (!taken) break;  // an unreachable pair costs one timeout, not all
         if (!best || *taken < *best) best = taken;
@@ -136,6 +136,7 @@ xfer::Probed measure(const ProbeOptions& o, const Ends& ends, const Clock& clock
 }
 
 Result<int> probe(const ProbeOptions& o, const Context& context) {
+  if (o.pings == 0) return fail(Code::kInvalid, "--pings 0: want 1 or more");
   SteadyClock clock;
   MC_TRY(const Ends ends, ends_of(o, clock));
   const xfer::Probed probed = measure(o, ends, clock);

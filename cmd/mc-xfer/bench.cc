@@ -26,7 +26,8 @@ struct BenchOptions {
       "how slices find their rail: spray, or as older engines do, to compare",
       {"spray", "random", "round-robin", "static"});
     v("preset", preset,
-      "a paper's experiment, in turns with an older behaviour, instead of a sweep",
+      "a paper's experiment, in turns with an older behaviour, instead of a sweep; a ratio is the "
+      "median of those of each turn",
       {"none", "fig3", "fig4", "fig20"});
     v("duration", duration, "how long each row runs");
     v("check", check, "verify contents by checksum after each row");
@@ -138,7 +139,26 @@ class Report {
   const std::string transport_;
 };
 
+// A preset and a mix say what is moved. Errors: kInvalid for a flag that would be ignored.
+Result<> check_alone(const BenchOptions& o) {
+  const BenchOptions plain;
+  const bool preset = o.preset != "none";
+  if (!preset && o.mix.empty()) return {};
+  const std::string by = preset ? "--preset " + o.preset : "--mix";
+  const char* given = preset && !o.mix.empty()           ? "--mix"
+                      : o.op != plain.op                 ? "--op"
+                      : o.block != plain.block           ? "--block"
+                      : o.batch != plain.batch           ? "--batch"
+                      : o.threads != plain.threads       ? "--threads"
+                      : preset && o.check != plain.check ? "--no-check"
+                                                         : nullptr;
+  if (given == nullptr) return {};
+  return fail(Code::kInvalid, "%s has no place beside %s, which says what is moved", given,
+              by.c_str());
+}
+
 Result<int> run(BenchOptions& o, const Context& context) {
+  MC_TRY_(check_alone(o));
   o.client.engine.scheduler = scheduler_of(o.scheduler);
   if (o.preset != "none") return run_preset(o.preset, o.client, o.duration, context);
   MC_TRY(const auto rows, plan(o));

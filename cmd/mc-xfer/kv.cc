@@ -214,6 +214,7 @@ Result<Pattern> pattern_of(const KvOptions& o) {
   }
   if (p.layers == 0 || p.blocks == 0 || p.parts.empty())
     return fail(Code::kInvalid, "--layers, --blocks, --part: want at least one of each");
+  if (o.rounds == 0) return fail(Code::kInvalid, "--rounds 0: want 1 or more");
   return p;
 }
 

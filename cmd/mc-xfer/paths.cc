@@ -198,6 +198,7 @@ void print(const Probe& p, bool json) {
 
 // Every allowed transport, and tcp over every local interface by itself.
 Result<int> probe(const ProbeOptions& o, const Context& context) {
+  if (o.pings == 0) return fail(Code::kInvalid, "--pings 0: want 1 or more");
   if (!context.json)
     std::printf("%-5s %-12s %10s %10s %9s\n", "via", "interface", "p50 us", "p99 us", "GB/s");
   size_t reached = 0;

@@ -115,10 +115,13 @@ void head(const Preset& p, const Context& context) {
         "preset,op,block,batch,threads,gb_per_s,against,against_gb_per_s,ratio,p99_us,"
         "against_p99_us,p99_ratio\n");
   else if (!context.json)
-    std::printf("published: %s\n%-6s %8s %6s %8s %12s %12s %8s %12s %12s %8s\n", p.published, "op",
-                "block", "batch", "threads", (std::string(p.ours) + " GB/s").c_str(),
-                (std::string(p.theirs) + " GB/s").c_str(), "ratio", "p99 us", "its p99 us",
-                "ratio");
+    std::printf(
+        "published: %s\n"
+        "medians of %zu turns; a ratio is the median of the turns' own, not that of two columns\n"
+        "%-6s %8s %6s %8s %12s %12s %8s %12s %12s %8s\n",
+        p.published, kTurns, "op", "block", "batch", "threads",
+        (std::string(p.ours) + " GB/s").c_str(), (std::string(p.theirs) + " GB/s").c_str(), "ratio",
+        "p99 us", "its p99 us", "ratio");
 }
 
 size_t rails_of(const Client& client) {

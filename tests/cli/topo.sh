@@ -140,6 +140,7 @@ assert rails and all(r['round_trip_us'] > 0 for r in rails) and any(r['mapped'] 
 PY
 expect 3 "$topo" show --node 127.0.0.1:1
 expect 3 "$topo" probe 127.0.0.1:1
+expect 2 "$topo" probe "$peer" --pings 0
 expect 2 "$topo" show --node "$peer" --sysfs "$T/here"
 
 # Recorded machines have exactly the tiers that are known to be right.

@@ -127,6 +127,22 @@ if [ -z "${MC_SANITIZE:-}" ]; then
   done
 fi
 
+# What would be ignored, or means nothing, is refused.
+for flag in "--mix low:read:4KiB --block 64KiB" "--preset fig4 --block 64KiB" "--preset fig4 --no-check" \
+  "--preset fig4 --mix low:read:4KiB"; do
+  # shellcheck disable=SC2086
+  expect 2 "$xfer" bench "$peer" $flag --duration 10ms
+  grep -q 'has no place beside --' "$T/err" || die "$flag: $(cat "$T/err")"
+done
+expect 2 "$xfer" bench "$peer" --slice 1KiB --block 4KiB --duration 10ms
+grep -q 'slice 1KiB: want 64KiB or more' "$T/err" || die "a short slice: $(cat "$T/err")"
+expect 2 "$xfer" serve --slice 0 --listen 127.0.0.1:0 --http 127.0.0.1:0
+echo '{"transport": "warp", "drop": true}' >"$T/rules"
+expect 2 "$xfer" bench "$peer" --fault "$T/rules" --block 4KiB --duration 10ms
+grep -q "rules line 1: .*'warp' is not one of ,shm" "$T/err" || die "an unknown transport: $(cat "$T/err")"
+expect 2 "$xfer" kv "$peer" --layers 3 --blocks 5 --rounds 0
+expect 2 "$xfer" probe "$peer" --pings 0
+
 # A name without an address reads otherwise than a peer that does not answer.
 for command in "copy $T/file no.such..name.invalid:7600/0" "copy no.such..name.invalid:7600/folder/ $T/x" \
   "paths no.such..name.invalid:7600"; do

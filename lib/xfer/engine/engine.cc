@@ -12,6 +12,7 @@
 #include "io/file.h"
 #include "topo/discover/sysfs.h"
 #include "xfer/core/host.h"
+#include "xfer/core/planner.h"
 #include "xfer/engine/engine_impl.h"
 #include "xfer/transports/fault/fault_transport.h"
 
@@ -97,6 +98,8 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
 static Result<> check_numbers(const EngineOptions& o) {
   if (o.file_depth == 0 || o.file_depth > 1024)
     return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", o.file_depth);
+  if (o.slice.n < kSliceBytesMin)
+    return fail(Code::kInvalid, "slice %s: want 64KiB or more", bytes_text(o.slice).c_str());
   if (o.traffic_class > 255)
     return fail(Code::kInvalid, "traffic-class %u: want 0 to 255", o.traffic_class);
   const uint32_t mtu = o.rdma_mtu;

@@ -94,6 +94,7 @@ TEST_SUITE("xfer/fault") {
     refused("{\"share\": 1.5}", "between 0 and 1");
     refused("{\"delay\": 5}", "delay");
     refused("{\"error\": \"later\"}", "error");
+    refused("{\"transport\": \"warp\", \"drop\": true}", "transport");
     refused("{\"drop\": true, \"error\": \"submit\"}", "one of them");
     refused("{\"drop\": true, \"stop\": true}", "one of them");
     refused("{\"drop\": true", "line 1");

@@ -9,7 +9,8 @@ namespace mc::xfer::fault {
 void Rule::describe(OptionList& v) {
   v("at", at, "when the rule begins, from the start");
   v("for", lasts, "how long it lasts; 0s: to the end");
-  v("transport", transport, "only slices of this transport");
+  v("transport", transport, "only slices of this transport",
+    {"", "shm", "rdma", "file", "tcp", "self"});
   v("peer", peer, "only slices to this node");
   v("op", op, "only reads or only writes", {"", "read", "write"});
   v("skip", skip, "matching slices to skip first");
