@@ -95,19 +95,31 @@ Result<Plan> plan_of(const RunOptions& o) {
   return plan;
 }
 
-// Predicts the hits of unbounded caches, and of caches of this cluster's size.
-void predict(Plan& plan, const load::Cluster& cluster) {
+// Predicts the hits of unbounded caches, and of caches of this cluster's size: every request that
+// was sent fills them, and those that succeeded count.
+void predict(Plan& plan, const load::Cluster& cluster,
+             const std::vector<trace::RequestResult>& sent) {
   plan.info.prefill_nodes = cluster.prefill;
   plan.info.decode_nodes = cluster.decode;
   plan.info.policy = cluster.policy;
   plan.info.admission = cluster.admission;
   std::vector<trace::TraceRequest> records;
-  for (const trace::Arrived& a : plan.schedule) records.push_back(*a.record);
+  uint64_t succeeded = 0;
+  for (const trace::Arrived& a : plan.schedule) {
+    if (records.size() == sent.size()) break;
+    if (a.id == sent[records.size()].id) records.push_back(*a.record);
+  }
+  for (const trace::RequestResult& r : sent) succeeded += r.status == trace::Status::kOk;
+  if (succeeded == 0) return;
   trace::PredictOptions options;
   options.cluster_block_tokens = cluster.block_tokens.value_or(0);
   const auto hits = [&]() -> std::optional<uint64_t> {
     const auto found = trace::predict_hits(records, plan.info.block_tokens, options);
-    return found ? std::optional(found->hit_tokens) : std::nullopt;
+    if (!found) return std::nullopt;
+    uint64_t tokens = 0;
+    for (size_t i = 0; i < records.size(); ++i)
+      if (sent[i].status == trace::Status::kOk) tokens += found->cached[i];
+    return tokens;
   };
   plan.info.reachable_hit_tokens = hits();
   if (!cluster.cache_blocks || !cluster.prefill) return;
@@ -201,10 +213,9 @@ Result<int> run(const RunOptions& o, const Context& context) {
   if (!drive && drive.error().code == Code::kTimeout) drive.error().code = Code::kUnavailable;
   if (!drive) return fail(std::move(drive).error());
   const load::Cluster before = target.cluster();
-  predict(plan, before);
   plan.info.model = drive->model;
   plan.info.started = wall_text(wall_now_ns());
-  MC_TRY(s.driver, load::Driver::make(s.loop, s.client, std::move(plan.schedule), *drive));
+  MC_TRY(s.driver, load::Driver::make(s.loop, s.client, plan.schedule, *drive));
   if (!s.interrupted) MC_TRY_(play(o, s));
 
   const load::Cluster after = target.cluster();
@@ -215,6 +226,7 @@ Result<int> run(const RunOptions& o, const Context& context) {
   plan.info.duration_s = to_seconds(s.driver->elapsed());
   plan.info.gaps_are_chunks = s.driver->gaps_are_chunks();
   const auto results = s.driver->take_results();
+  predict(plan, before, results);
   trace::Summary summary = trace::summarize(results, plan.info);
   for (const std::string& expr : o.require) {
     MC_TRY(trace::Gate gate, trace::check_gate(summary, expr));

@@ -121,6 +121,12 @@ grep -q 'closed loop, 2 at a time' "$T/out" || die "the report does not say that
 line 0 429 >"$T/refused.jsonl"
 expect 0 "$replay" run "$T/refused.jsonl" --url "$url" --max-lag 30s
 grep -q 'full' "$T/out" || die "the reason of the refusal is not shown"
+grep -q 'hits unknown: no request succeeded' "$T/out" || die "no hits without an answer: $(cat "$T/out")"
+# The hits that were within reach are those of the requests that the hits are of.
+{ line 0 8; line 1 8; for i in $(seq 2 30); do line "$i" 429; done; } >"$T/some.jsonl"
+expect 0 "$replay" run "$T/some.jsonl" --url "$url" --max-lag 30s --output json
+jq -e '.requests.ok == 2 and .cache.reachable_hit_tokens == 512 and
+  .cache.reachable_ratio_tokens == 512 / 1400' "$T/out" >/dev/null || die "the hits within reach: $(cat "$T/out")"
 { line 0 8; line 1 501; } >"$T/broken.jsonl"
 expect 1 "$replay" run "$T/broken.jsonl" --url "$url" --max-lag 30s
 grep -q 'engine lost' "$T/out" || die "the reason of the failure is not shown"

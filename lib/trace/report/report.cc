@@ -128,7 +128,8 @@ std::string rate_lines(const Summary& s, const RunInfo& info) {
     out += strf("%llu hit tokens = %s of input", static_cast<ull>(*s.hit_tokens),
                 percent_of(*s.hit_tokens, s.hit_known_input).c_str());
   else
-    out += "hits unknown: the server does not report cached tokens";
+    out += s.ok ? "hits unknown: the server does not report cached tokens"
+                : "hits unknown: no request succeeded";
   if (info.expected_hit_tokens)
     out += strf("   expected of this cluster %llu", static_cast<ull>(*info.expected_hit_tokens));
   if (info.reachable_hit_tokens)
@@ -288,7 +289,7 @@ Json report_json(const Summary& s, const RunInfo& info) {
                    {"input_per_s", per_s(s.input_tokens)},
                    {"output_per_s", per_s(s.output_tokens)}};
   std::optional<uint64_t> hit_blocks;
-  if (s.hit_tokens && info.block_tokens) hit_blocks = *s.hit_tokens / info.block_tokens;
+  if (s.hit_tokens && info.block_tokens) hit_blocks = s.hit_full_blocks;
   out["cache"] = {
       {"hit_tokens", maybe(s.hit_tokens)},
       {"expected_hit_tokens", maybe(info.expected_hit_tokens)},

@@ -75,8 +75,9 @@ struct RunInfo {
   std::optional<uint64_t> prefill_nodes, decode_nodes;
   std::string policy, admission;     // "" unknown
   std::optional<double> duration_s;  // start to the end of the last request; else from the results
-  std::optional<uint64_t> reachable_hit_tokens;  // of an infinite cache: predict_hits()
-  std::optional<uint64_t> expected_hit_tokens;   // of this cluster's caches: predict_hits()
+  // Of the requests that succeeded, as the hits are: predict_hits().
+  std::optional<uint64_t> reachable_hit_tokens;  // of an infinite cache
+  std::optional<uint64_t> expected_hit_tokens;   // of this cluster's caches
   std::optional<uint64_t> kv_errors;             // the cluster's own count; else the requests' sum
   bool gaps_are_chunks = false;  // the server sent several tokens an event and did not say how many
 };
@@ -103,6 +104,7 @@ struct Summary {
   uint64_t input_tokens = 0, output_tokens = 0;             // of requests that were ok
   std::optional<uint64_t> hit_tokens;                       // of requests whose server reports it
   uint64_t hit_known_input = 0, hit_known_full_blocks = 0;  // denominators of the hit ratios
+  uint64_t hit_full_blocks = 0;                             // of the trace, in each request's hits
   std::optional<uint64_t> kv_errors;
   Distribution lag_ms;
   std::optional<bool> schedule_kept;  // p99 of the lag within max_lag_ms

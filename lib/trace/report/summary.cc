@@ -43,7 +43,9 @@ void count_cache(Summary& s, const RequestResult& r, uint64_t block_tokens) {
   if (r.status != Status::kOk || !r.cached) return;
   s.hit_tokens = s.hit_tokens.value_or(0) + *r.cached;
   s.hit_known_input += r.input;
-  if (block_tokens) s.hit_known_full_blocks += r.input / block_tokens;
+  if (!block_tokens) return;
+  s.hit_known_full_blocks += r.input / block_tokens;
+  s.hit_full_blocks += *r.cached / block_tokens;
 }
 
 void count_node(std::map<std::string, NodeShare>& nodes, const std::string& id, const char* role,

@@ -141,6 +141,21 @@ TEST_CASE("the hit ratio counts only requests whose server reports hits") {
   CHECK(!summarize({c}, {}).hit_tokens);
 }
 
+TEST_CASE("hits of parts of blocks make no full blocks: no ratio is above 1") {
+  auto a = answered(0, 0, 1, {}), b = answered(1, 0, 1, {});
+  a.cached = b.cached = 1088;  // of 1100 tokens, two full blocks of 512
+  const Json cache = report_json(summarize({a, b}, {}), {})["cache"];
+  CHECK(cache["hit_ratio_full_blocks"] == 1.0);
+}
+
+TEST_CASE("without a request that succeeded the text does not blame the server for unknown hits") {
+  const auto late = refused(0, 0, Status::kTimeout, "150ms");
+  const std::string none = report_text(summarize({late}, {}), {});
+  CHECK_MESSAGE(none.find("hits unknown: no request succeeded") != std::string::npos, none);
+  const std::string some = report_text(summarize({late, answered(1, 0, 1, {})}, {}), {});
+  CHECK_MESSAGE(some.find("the server does not report") != std::string::npos, some);
+}
+
 TEST_CASE("KV errors are the cluster's count, else the requests', else unknown") {
   auto a = answered(0, 0, 1, {}), b = answered(1, 0, 1, {});
   RunInfo info;
