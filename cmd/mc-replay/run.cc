@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "cmd/mc-replay/outputs.h"
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
@@ -65,6 +66,7 @@ Result<Plan> plan_of(const RunOptions& o) {
   if (o.timeout.count() <= 0) return fail(Code::kInvalid, "--timeout must be above 0");
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
   MC_TRY(const trace::PlayOptions play, o.trace.play());
+  MC_TRY_(check_outputs({{"--report", o.report}, {"--requests", o.requests}}, o.trace.path()));
   Plan plan;
   MC_TRY(plan.trace, o.trace.read("run"));
   MC_TRY(plan.schedule, trace::schedule(plan.trace, play));

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "cmd/mc-replay/files.h"
+#include "cmd/mc-replay/outputs.h"
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
@@ -70,6 +71,9 @@ Result<SimPlan> plan_of(const SimFlags& o) {
     return fail(Code::kInvalid,
                 "--requests, --timeline and --require are of one run: not with --sweep or "
                 "--repeat");
+  MC_TRY_(check_outputs(
+      {{"--report", o.report}, {"--requests", o.requests}, {"--timeline", o.timeline}},
+      o.trace.path()));
   MC_TRY(plan.spec, model_of(o.model));
   MC_TRY(plan.trace, o.trace.read("sim", &plan.spec));
   return plan;

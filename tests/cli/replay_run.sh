@@ -32,6 +32,29 @@ expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --timeout 5
 expect 2 "$replay" run "$T/trace.jsonl" --url https://127.0.0.1:1
 said 'http://host:port'
 
+# Files that cannot be written, or are needed, are found then too; $nobody would be status 3.
+said_of() { # FLAG PATH WORDS
+  expect 2 "$replay" run "$T/trace.jsonl" --url $nobody "$1" "$2"
+  said "$1 $2$3"
+}
+for flag in --report --requests; do
+  said_of $flag "$T/absent/r.json" ': create'
+  said_of $flag "$T/trace.jsonl/r.json" ': create'
+  said_of $flag "$T" ' is a folder'
+  said_of $flag "$T/trace.jsonl" ' is the trace'
+  ln -sf trace.jsonl "$T/link"
+  said_of $flag "$T/link" ' is the trace'
+done
+ln -s new.json "$T/to-new"
+for other in "$T/new.json" "$T/./new.json" "$T/to-new"; do
+  expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --report "$T/new.json" --requests "$other"
+  said "--requests $other is the file of --report too"
+done
+[ ! -e "$T/new.json" ] || die "a file of a run that did not begin"
+rm "$T/to-new" "$T/link"
+expect 3 "$replay" run "$T/trace.jsonl" --url $nobody --wait-ready 1ms --report /dev/stdout --requests /dev/stdout
+[ -z "$(find "$T" -name '*.tmp')" ] || die "a check leaves its files: $(ls "$T")"
+
 # Traces that are not there, or not traces.
 expect 1 "$replay" run "$T/absent.jsonl" --url $nobody
 said absent.jsonl

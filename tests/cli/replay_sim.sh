@@ -69,6 +69,16 @@ refused '--sample 1ns: more than 4000000 lines of --timeline: sample less often'
 expect 0 sim --overhead 1h
 expect 0 sim --engine chunked --chunk 1073741824
 
+# So is what cannot be written, or would cost the trace or another output.
+cp "$T/t.jsonl" "$T/kept.jsonl"
+for flag in --report --requests --timeline; do
+  refused "$flag $T/absent/r.json: create" $flag "$T/absent/r.json"
+  refused "$flag $T is a folder" $flag "$T"
+  refused "$flag $T/t.jsonl is the trace" $flag "$T/t.jsonl"
+done
+refused "--timeline $T/one.csv is the file of --requests too" --requests "$T/one.csv" --timeline "$T/one.csv"
+cmp "$T/t.jsonl" "$T/kept.jsonl" || die "the trace is not what it was"
+
 # Gates, and what makes no sense.
 expect 0 sim --require 'failed==0'
 expect 5 sim --require 'mean.ttft_s<0.001'
