@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "cmd/mc-replay/verbs.h"
 
 namespace mc::replay {
@@ -20,6 +21,10 @@ Result<int> compare(const CompareOptions& o, const Context& context) {
   for (const std::string& file : o.files) {
     MC_TRY(const Json json, read_json_file(file));
     MC_TRY(auto some, sim::results_of(json, file));
+    if (const auto stopped = json.find("interrupted"); stopped != json.end() && *stopped == true)
+      log_warn("replay",
+               "%s: the run was stopped by a signal: its figures are of a part of the trace",
+               file.c_str());
     for (auto& r : some) results.push_back(std::move(r));
   }
   if (results.size() < 2)

@@ -139,6 +139,11 @@ void print_progress(const load::Progress& p, Duration elapsed, bool terminal, bo
                terminal && !last ? "\x1b[K" : "\n");
 }
 
+void warn_of_stop(size_t sent, const Plan& plan) {
+  log_warn("replay", "stopped by a signal: %zu of %llu requests were sent", sent,
+           static_cast<ull>(plan.info.trace_requests));
+}
+
 Result<> write_files(const RunOptions& o, const trace::Summary& summary, const trace::RunInfo& info,
                      const std::vector<trace::RequestResult>& results) {
   if (!o.requests.empty()) {
@@ -211,7 +216,10 @@ Result<int> run(const RunOptions& o, const Context& context) {
   Session s;
   load::Target target(s.loop, s.client, o.url);
   auto drive = ask_server(o, target, s);
-  if (s.interrupted) return 1;
+  if (s.interrupted) {
+    warn_of_stop(0, plan);
+    return 1;
+  }
   if (!drive && drive.error().code == Code::kTimeout) drive.error().code = Code::kUnavailable;
   if (!drive) return fail(std::move(drive).error());
   const load::Cluster before = target.cluster();
@@ -227,7 +235,9 @@ Result<int> run(const RunOptions& o, const Context& context) {
                               : *after.kv_errors;
   plan.info.duration_s = to_seconds(s.driver->elapsed());
   plan.info.gaps_are_chunks = s.driver->gaps_are_chunks();
+  plan.info.interrupted = s.interrupted;
   const auto results = s.driver->take_results();
+  if (s.interrupted) warn_of_stop(results.size(), plan);
   predict(plan, before, results);
   trace::Summary summary = trace::summarize(results, plan.info);
   for (const std::string& expr : o.require) {

@@ -156,7 +156,7 @@ grep -q 'engine lost' "$T/out" || die "the reason of the failure is not shown"
 
 # Interrupted, it stops sending, cancels what is under way and reports what there was.
 { line 0 777; line 3600000 8; } >"$T/long.jsonl"
-"$replay" run "$T/long.jsonl" --url "$url" --max-lag 30s >"$T/out" 2>"$T/err" &
+"$replay" run "$T/long.jsonl" --url "$url" --max-lag 30s --report "$T/part.json" >"$T/out" 2>"$T/err" &
 pid=$!
 there "$T/port.stalled"
 kill -TERM $pid
@@ -164,5 +164,22 @@ status=0
 wait $pid || status=$?
 [ $status = 1 ] || die "interrupted: exit $status: $(cat "$T/err")"
 grep -q '^requests *1 sent .* 1 cancelled' "$T/out" || die "no report of the part: $(cat "$T/out")"
+grep -q '^stopped *by a signal: 1 of 2 requests were sent' "$T/out" || die "no word of the signal: $(cat "$T/out")"
+said 'stopped by a signal: 1 of 2 requests were sent'
+jq -e '.interrupted and .requests.sent == 1 and .trace.requests == 2' "$T/part.json" >/dev/null ||
+  die "the report of the part: $(cat "$T/part.json")"
+expect 0 "$replay" compare "$T/part.json" "$T/part.json"
+said "$T/part.json: the run was stopped by a signal"
+expect 2 "$replay" calibrate "$T/part.json"
+said "$T/part.json: the run was stopped by a signal"
+# Before the first request it says so too.
+"$replay" run "$T/long.jsonl" --url $nobody --wait-ready 1h >"$T/out" 2>"$T/err" &
+pid=$!
+until_true 30 'it does not wait for signals' grep -q '^SigBlk:.*[4567cdef]...$' /proc/$pid/status
+kill -TERM $pid
+status=0
+wait $pid || status=$?
+[ $status = 1 ] || die "interrupted while it waits: exit $status: $(cat "$T/err")"
+said 'stopped by a signal: 0 of 2 requests were sent'
 exec 9>&-
 wait

@@ -103,6 +103,10 @@ Result<LiveRun> live_run(const Json& report, const std::string& file) {
     return fail(Code::kInvalid,
                 "%s: not a live run: want the report of mc-replay run (--report FILE.json)",
                 file.c_str());
+  if (const Json* stopped = child(report, "interrupted"); stopped != nullptr && *stopped == true)
+    return fail(Code::kInvalid,
+                "%s: the run was stopped by a signal before its end: repeat it, and let it end",
+                file.c_str());
   LiveRun out;
   MC_TRY(out.requests, whole(report, file, "trace", "requests", 1));
   MC_TRY(out.prefill, whole(report, file, "cluster", "prefill", 1));

@@ -75,6 +75,9 @@ std::string percentile_tiles(const std::string& name, const Distribution& d, dou
 
 std::string tiles(const Summary& s, const RunInfo& info) {
   std::string out = tile("completed", count(s.ok) + " of " + count(s.sent), s.ok == 0);
+  if (info.interrupted)
+    out += tile("stopped by a signal",
+                count(s.sent) + " of " + count(info.trace_requests) + " sent", true);
   if (s.rejected > 0) out += tile("refused", count(s.rejected));
   if (const uint64_t bad = s.failed + s.timeout + s.cancelled; bad > 0)
     out += tile("failed", count(bad), true);

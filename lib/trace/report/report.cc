@@ -93,7 +93,11 @@ std::string reasons(const std::map<std::string, uint64_t>& by) {
 }
 
 std::string count_lines(const Summary& s, const RunInfo& info) {
-  std::string out = strf(
+  std::string out;
+  if (info.interrupted)
+    out += strf("stopped   by a signal: %llu of %llu requests were sent\n",
+                static_cast<ull>(s.sent), static_cast<ull>(info.trace_requests));
+  out += strf(
       "requests  %10llu sent %10llu ok %7llu rejected (429) %6llu failed %6llu timeout "
       "%6llu cancelled\n",
       static_cast<ull>(s.sent), static_cast<ull>(s.ok), static_cast<ull>(s.rejected),
@@ -235,6 +239,7 @@ Json run_json(const RunInfo& info, const Summary& s) {
               {"mode", info.mode},
               {"started", text_or_null(info.started)},
               {"duration_s", maybe(s.duration_s)},
+              {"interrupted", info.interrupted},
               {"seed", info.seed}};
   out["trace"] = {{"path", info.trace_path},     {"requests", info.trace_requests},
                   {"span_s", info.trace_span_s}, {"block_tokens", info.block_tokens},

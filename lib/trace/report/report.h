@@ -75,6 +75,7 @@ struct RunInfo {
   std::optional<uint64_t> prefill_nodes, decode_nodes;
   std::string policy, admission;     // "" unknown
   std::optional<double> duration_s;  // start to the end of the last request; else from the results
+  bool interrupted = false;          // by a signal, before its end
   // Of the requests that succeeded, as the hits are: predict_hits().
   std::optional<uint64_t> reachable_hit_tokens;  // of an infinite cache
   std::optional<uint64_t> expected_hit_tokens;   // of this cluster's caches

@@ -213,6 +213,9 @@ TEST_CASE("reports that cannot be simulated are refused with their file names") 
   report["trace"]["arrival"] = "gamma:";
   CHECK(said(report).find("arrival") != std::string::npos);
   report = live_report(run, std::nullopt);
+  report["interrupted"] = true;
+  CHECK(said(report).find("stopped by a signal") != std::string::npos);
+  report = live_report(run, std::nullopt);
   report["metrics"]["ttft_s"] = nullptr;
   CHECK(said(report).find("no TTFT") != std::string::npos);
 

@@ -142,6 +142,12 @@ TEST_CASE("report page: every series is drawn, and nothing comes from elsewhere"
     CHECK(page.find(loads) == page.npos);
   CHECK(page.find("prefers-color-scheme: dark") != page.npos);
   CHECK(page.find("TTFT p99") != page.npos);
+  CHECK(page.find("stopped by a signal") == page.npos);
+  info.interrupted = true;
+  info.trace_requests = 99;
+  CHECK(report_html(summarize(results, info), info, results)
+            .find("<span>stopped by a signal</span><b class=\"bad\">60 of 99 sent</b>") !=
+        page.npos);
 }
 
 TEST_CASE("report page: short times are in milliseconds, and a far objective flattens nothing") {

@@ -156,6 +156,18 @@ TEST_CASE("without a request that succeeded the text does not blame the server f
   CHECK_MESSAGE(some.find("the server does not report") != std::string::npos, some);
 }
 
+TEST_CASE("a run that a signal ended says so, with what was sent") {
+  RunInfo info;
+  info.trace_requests = 7;
+  const Summary s = summarize({answered(0, 0, 1, {})}, info);
+  CHECK(report_json(s, info)["interrupted"] == false);
+  CHECK(report_text(s, info).find("signal") == std::string::npos);
+  info.interrupted = true;
+  CHECK(report_json(s, info)["interrupted"] == true);
+  CHECK(report_text(s, info).find("stopped   by a signal: 1 of 7 requests were sent\n") !=
+        std::string::npos);
+}
+
 TEST_CASE("KV errors are the cluster's count, else the requests', else unknown") {
   auto a = answered(0, 0, 1, {}), b = answered(1, 0, 1, {});
   RunInfo info;
