@@ -4,6 +4,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "cmd/mc-replay/outputs.h"
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
@@ -61,11 +62,25 @@ std::optional<double> objective_ms(Duration d) {
   return d.count() > 0 ? std::optional(to_ms(d)) : std::nullopt;
 }
 
+// A closed loop has no times of its own: what sets them would be ignored.
+Result<> check_concurrency(const RunOptions& o) {
+  const auto both = [&o](const char* flag, double value) {
+    return fail(Code::kInvalid,
+                "--concurrency %llu and %s %s both set when requests are sent: leave one out",
+                static_cast<ull>(o.concurrency), flag, number_text(value).c_str());
+  };
+  if (o.concurrency == 0) return {};
+  if (o.trace.qps != 0) return both("--qps", o.trace.qps);
+  if (o.trace.speed != 1) return both("--speed", o.trace.speed);
+  return {};
+}
+
 // Finds every error in the options and the trace before the first request.
 Result<Plan> plan_of(const RunOptions& o) {
   if (o.timeout.count() <= 0) return fail(Code::kInvalid, "--timeout must be above 0");
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
   MC_TRY(const trace::PlayOptions play, o.trace.play());
+  MC_TRY_(check_concurrency(o));
   MC_TRY_(check_outputs({{"--report", o.report}, {"--requests", o.requests}}, o.trace.path()));
   Plan plan;
   MC_TRY(plan.trace, o.trace.read("run"));

@@ -23,6 +23,10 @@ expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --arrival sometimes
 said "arrival 'sometimes'"
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --arrival poisson
 said --qps
+for flag in '--qps 3' '--speed 2' '--speed 0'; do
+  expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --concurrency 4 $flag
+  said "--concurrency 4 and $flag both set when requests are sent"
+done
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --window 5:1
 said window
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --require 'speed of light'
