@@ -16,6 +16,11 @@ std::optional<uint64_t> count_of(const Json& object, const char* key) {
   if (it == object.end() || !it->is_number_unsigned()) return std::nullopt;
   return it->get<uint64_t>();
 }
+std::string beginning(std::string_view text) {
+  constexpr size_t kMost = 60;
+  const std::string shown = escape(text.substr(0, kMost));
+  return text.size() > kMost ? shown + "..." : shown;
+}
 void add(std::optional<uint64_t>& to, const std::optional<uint64_t>& n) {
   if (n) to = to.value_or(0) + *n;
 }
@@ -98,12 +103,22 @@ Result<Model> Target::model() {
   if (answer.status != 200)
     return fail(Code::kUnavailable, "%s answers %d: name the model with --model", where.c_str(),
                 answer.status);
-  MC_TRY(const Json json, parse_json(answer.body));
+  const auto parsed = parse_json(answer.body);
+  if (!parsed)
+    return fail(Code::kUnavailable,
+                "%s answers what is not JSON: '%s': is it an OpenAI server? name the model with "
+                "--model",
+                where.c_str(), beginning(answer.body).c_str());
+  const Json& json = *parsed;
   const auto data = json.find("data");
   if (!json.is_object() || data == json.end() || !data->is_array() || data->empty())
     return fail(Code::kUnavailable, "%s lists no model: name one with --model", where.c_str());
   Model model;
-  MC_TRY(model.id, get_string((*data)[0], "id"));
+  auto id = get_string((*data)[0], "id");
+  if (!id)
+    return fail(Code::kUnavailable, "%s: %s: name the model with --model", where.c_str(),
+                id.error().what.c_str());
+  model.id = std::move(*id);
   for (const char* key : {"vocab", "vocab_size"})
     if (const auto n = count_of((*data)[0], key)) model.vocab = *n;
   return model;

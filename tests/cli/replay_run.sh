@@ -18,7 +18,7 @@ said 'no trace'
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --sped 2
 said speed
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --speed -1
-said --speed
+said '--speed is -1: want a number above 0, or 0 for all at once'
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --arrival sometimes
 said "arrival 'sometimes'"
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --arrival poisson
@@ -65,6 +65,9 @@ said absent.jsonl
 echo nonsense >"$T/bad.jsonl"
 expect 2 "$replay" run "$T/bad.jsonl" --url $nobody
 said bad.jsonl
+gzip -c "$T/trace.jsonl" >"$T/trace.jsonl.gz"
+expect 2 "$replay" run "$T/trace.jsonl.gz" --url $nobody
+said "trace $T/trace.jsonl.gz is packed by gzip"
 
 # Against a server that is not ours: plain python. It serves until its stdin ends.
 cat >"$T/server.py" <<'PY'

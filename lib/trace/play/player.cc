@@ -25,7 +25,9 @@ Result<> check_cv(double v) {
 
 Result<> check(const PlayOptions& o) {
   if (o.arrival == Arrival::kTrace) {
-    if (o.speed != 0) MC_TRY_(check_positive("--speed", o.speed));
+    if (o.speed != 0 && !(std::isfinite(o.speed) && o.speed > 0))
+      return fail(Code::kInvalid, "--speed is %s: want a number above 0, or 0 for all at once",
+                  number_text(o.speed).c_str());
   } else {
     MC_TRY_(check_positive("--qps", o.qps));
     if (o.speed != 1)

@@ -56,7 +56,7 @@ class Collector {
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) return {};
     ++trace_.lines;
     auto record = parse_record(line, options_.block_tokens);
-    if (!record) return refuse(record.error().what);
+    if (!record) return refuse(record.error().what + hint(line));
     if (options_.input_max && record->input_length > options_.input_max)
       return refuse(
           strf("input_length is %llu: %s has room for %llu tokens; leave the request out "
@@ -98,6 +98,12 @@ class Collector {
   }
 
  private:
+  // For the first line of a file of another kind.
+  std::string hint(std::string_view line) const {
+    const bool is_table = line.find(',') != line.npos && line.find_first_of("{[") == line.npos;
+    if (number_ > 1 || !is_table) return "";
+    return "; of CSV, mc-replay synth --from FILE --prefix none --out TRACE makes a trace";
+  }
   Result<> out_of_order(const TraceRequest& record) {
     const std::string reason =
         strf("timestamp %llu is before the %llu of an earlier line",
@@ -158,6 +164,12 @@ class Splitter {
   std::string rest_;
   bool overlong_ = false;
 };
+
+Result<> check_unpacked(const std::string& path, std::string_view begin) {
+  if (!begin.starts_with("\x1f\x8b")) return {};
+  return fail(Code::kInvalid, "trace %s is packed by gzip: unpack it first, as gunzip does",
+              path.c_str());
+}
 
 }  // namespace
 
@@ -223,9 +235,11 @@ Result<Trace> read_trace(const std::string& path, const ReadOptions& options) {
   Collector collector(path, options);
   Splitter splitter(collector);
   std::string chunk(1 << 18, '\0');
-  while (file && !collector.full()) {
+  for (bool first = true; file && !collector.full(); first = false) {
     file.read(chunk.data(), static_cast<std::streamsize>(chunk.size()));
-    MC_TRY_(splitter.feed(std::string_view(chunk).substr(0, static_cast<size_t>(file.gcount()))));
+    const auto part = std::string_view(chunk).substr(0, static_cast<size_t>(file.gcount()));
+    if (first) MC_TRY_(check_unpacked(path, part));
+    MC_TRY_(splitter.feed(part));
   }
   if (file.bad()) return fail(Code::kInvalid, "trace %s: reading failed", path.c_str());
   MC_TRY_(splitter.end());

@@ -25,6 +25,7 @@ struct Fake {
   size_t open_max = 0;
   std::string mode = "stream";
   std::string not_ready;
+  std::string models;  // what /v1/models answers instead
   std::unique_ptr<http::Server> server;
   http::Client client{loop};
 
@@ -48,6 +49,7 @@ struct Fake {
     const std::string& path = x.request().path;
     if (path == "/ready" && mode != "bare")
       return x.reply(not_ready.empty() ? 200 : 503, "application/json", not_ready);
+    if (path == "/v1/models" && !models.empty()) return x.reply(200, "text/html", models);
     if (path == "/v1/models")
       return x.reply(200, "application/json",
                      R"({"data":[{"id":"tiny","object":"model","vocab":512},{"id":"b"}]})");
@@ -284,6 +286,23 @@ TEST_CASE("a server is ready when it says so, or when it has models and no such 
   const auto gone = target.wait_ready(250ms);
   REQUIRE(!gone);
   CHECK(gone.error().code == Code::kUnavailable);
+}
+
+TEST_CASE("a page where the list of models should be is named, with its beginning") {
+  Fake fake;
+  Target target(fake.loop, fake.client, fake.url());
+  fake.models = "<!doctype html><title>Welcome</title>" + std::string(4000, 'x');
+  const auto page = target.model();
+  REQUIRE(!page);
+  CHECK(page.error().code == Code::kUnavailable);
+  for (const std::string& part : {fake.url() + "/v1/models", std::string("<!doctype html>")})
+    CHECK_MESSAGE(page.error().what.find(part) != std::string::npos, page.error().what);
+  CHECK(page.error().what.size() < 300);
+  fake.models = R"({"data":[{"name":"tiny"}]})";
+  const auto nameless = target.model();
+  REQUIRE(!nameless);
+  CHECK_MESSAGE(nameless.error().what.find(fake.url() + "/v1/models") != std::string::npos,
+                nameless.error().what);
 }
 
 TEST_CASE("what /cluster says is read as far as it goes") {

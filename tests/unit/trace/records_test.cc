@@ -163,6 +163,10 @@ TEST_CASE("a file that is missing, a directory, empty or all nonsense is an erro
   CHECK(says(read_trace("/tmp").error().what, "directory"));
   CHECK(says(parse_trace("", "t").error().what, "t holds no requests"));
   CHECK(says(parse_trace("a\nb\n", "t").error().what, "none of 2 lines is a request; line 1"));
+  CHECK(says(parse_trace("TIMESTAMP,in,out\n1,2,3\n", "t").error().what, "synth --from"));
+  CHECK(
+      says(parse_trace("TIMESTAMP,in,out\n", "t", {.strict = true}).error().what, "synth --from"));
+  CHECK(!says(parse_trace("{\"timestamp\": 1, \n", "t").error().what, "synth --from"));
 }
 
 TEST_CASE("a written trace reads back equal") {
