@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 
 namespace mc::replay {
@@ -70,6 +71,7 @@ Result<trace::AnalysisOptions> asked(const AnalyzeOptions& o) {
 }
 
 Result<int> analyze(const AnalyzeOptions& o, const Context& context) {
+  MC_TRY_(check_one_trace(o.positional, o.trace));
   const std::string& path = o.trace.empty() ? o.positional : o.trace;
   if (path.empty()) return fail(Code::kInvalid, "no trace: give a file, as mc-replay analyze FILE");
   if (o.block < 1 || o.block > trace::kLengthMax)

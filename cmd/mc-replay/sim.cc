@@ -47,8 +47,23 @@ struct SimPlan {
   sim::StudyOptions study;
 };
 
+// Options that would do nothing without another.
+Result<> check_needed(const SimFlags& o) {
+  const SimFlags plain;
+  if (o.timeline.empty() && o.sample != plain.sample)
+    return fail(Code::kInvalid, "--sample needs --timeline");
+  bool is_chunked = o.sim.engine == "chunked";
+  for (const std::string& dimension : o.sweep)
+    is_chunked = is_chunked || dimension.starts_with("engine=");
+  if (!is_chunked && o.sim.chunk_tokens != plain.sim.chunk_tokens)
+    return fail(Code::kInvalid,
+                "--chunk needs --engine chunked; of prefill nodes it is --chunk-tokens");
+  return {};
+}
+
 Result<SimPlan> plan_of(const SimFlags& o) {
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
+  MC_TRY_(check_needed(o));
   SimPlan plan;
   plan.study.sim = o.sim;
   plan.study.sim.keep_gaps = o.gaps;

@@ -31,6 +31,7 @@ Result<trace::PlayOptions> TraceFlags::play() const {
 }
 
 Result<trace::Trace> TraceFlags::read(const char* verb, const cost::ModelSpec* model) const {
+  MC_TRY_(check_one_trace(positional, trace));
   if (path().empty())
     return fail(Code::kInvalid, "no trace: give a file, as mc-replay %s FILE", verb);
   if (block < 1 || block > trace::kLengthMax)
@@ -44,6 +45,12 @@ Result<trace::Trace> TraceFlags::read(const char* verb, const cost::ModelSpec* m
     options.model = model->name;
   }
   return read_and_warn(path(), options);
+}
+
+Result<> check_one_trace(const std::string& positional, const std::string& trace) {
+  if (positional.empty() || trace.empty()) return {};
+  return fail(Code::kInvalid, "two traces, %s and --trace %s: leave one out", positional.c_str(),
+              trace.c_str());
 }
 
 Result<trace::Trace> read_and_warn(const std::string& path, const trace::ReadOptions& options) {

@@ -24,6 +24,9 @@ struct TraceFlags {
   Result<trace::Trace> read(const char* verb, const cost::ModelSpec* model = nullptr) const;
 };
 
+// Errors: kInvalid for a trace that is given both as the first word and as --trace.
+Result<> check_one_trace(const std::string& positional, const std::string& trace);
+
 // Reads a trace and warns of lines that were skipped or not in order.
 Result<trace::Trace> read_and_warn(const std::string& path, const trace::ReadOptions& options);
 

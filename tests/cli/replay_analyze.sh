@@ -11,6 +11,8 @@ cat >"$T/t.jsonl" <<'L'
 L
 expect 0 "$replay" analyze "$T/t.jsonl"
 grep -q '^requests   3 in 1.500 s' "$T/out" || die "$(cat "$T/out")"
+expect 2 "$replay" analyze "$T/t.jsonl" --trace "$T/other.jsonl"
+grep -q "two traces, $T/t.jsonl and --trace $T/other.jsonl: leave one out" "$T/err" || die "$(cat "$T/err")"
 expect 0 "$replay" analyze --trace "$T/t.jsonl" --output json --cache-tokens inf --capacities 512,1K
 python3 - "$T/out" <<'PY' || die "analyze --output json is not what it should be"
 import json, sys

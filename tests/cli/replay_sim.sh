@@ -69,6 +69,12 @@ refused '--sample 1ns: more than 4000000 lines of --timeline: sample less often'
 expect 0 sim --overhead 1h
 expect 0 sim --engine chunked --chunk 1073741824
 
+# An option that would do nothing.
+refused '--sample needs --timeline' --sample 1s
+refused '--chunk needs --engine chunked' --chunk 512
+expect 0 sim --chunk 512 --sweep engine=coupled,chunked
+refused "two traces, $T/t.jsonl and --trace $T/u.jsonl: leave one out" --trace "$T/u.jsonl"
+
 # So is what cannot be written, or would cost the trace or another output.
 cp "$T/t.jsonl" "$T/kept.jsonl"
 for flag in --report --requests --timeline; do
