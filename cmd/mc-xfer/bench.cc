@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "cmd/mc-xfer/presets.h"
+#include "cmd/mc-xfer/scratch.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "cmd/mc-xfer/workload.h"
 
@@ -30,8 +31,9 @@ struct BenchOptions {
       "median of those of each turn",
       {"none", "fig3", "fig4", "fig20"});
     v("duration", duration, "how long each row runs");
-    v("check", check, "verify contents by checksum after each row");
+    v("check", check, "verify contents by checksum after each row, where the peer's may be filled");
     client.describe_device(v);
+    client.describe_overwrite(v);
     client.describe(v);
   }
 };
@@ -163,6 +165,8 @@ Result<int> run(BenchOptions& o, const Context& context) {
   if (o.preset != "none") return run_preset(o.preset, o.client, o.duration, context);
   MC_TRY(const auto rows, plan(o));
   MC_TRY(const auto client, Client::open(o.client, "bench"));
+  MC_TRY_(ask_scratch(*client, o.client));
+  for (const auto& streams : rows) MC_TRY_(may_write(*client, streams));  // before the first
   const Report report(context, client->engine->transport_of(client->segment));
   WorkloadConfig config{o.duration, o.check, 1};
   for (const auto& streams : rows) {

@@ -15,12 +15,17 @@ struct ClientOptions {
   std::string target = "127.0.0.1:5600";  // control address; a positional
   Duration timeout = std::chrono::seconds(60);
   std::string cluster_key;
-  std::string device;  // location of the verb's own memory; empty: host memory
+  std::string device;      // location of the verb's own memory; empty: host memory
+  bool overwrite = false;  // of benchmarks: whatever the peer holds
   EngineOptions engine;
   void describe_device(OptionList& v) {
     v("device", device,
       "have this end's memory on a device: cuda, cuda:1, or stand-in (for trying it without a "
       "GPU)");
+  }
+  void describe_overwrite(OptionList& v) {
+    v("overwrite", overwrite,
+      "write to memory that its owner does not offer for that: what is there is lost");
   }
   void describe(OptionList& v) {
     v("timeout", timeout, "give up on a transfer after this long");
@@ -38,6 +43,9 @@ struct Client {
   uint64_t offered = 0;  // bytes of the segment
   Duration timeout{};
   std::string location = "*";  // of memory()
+  std::string target;          // these three by ask_scratch(): the peer, and
+  uint64_t scratch = 0;        // how many of its bytes, from offset 0, may be overwritten
+  bool told = false;           // that they may not
 
   static Result<std::unique_ptr<Client>> open(const ClientOptions& options, const char* verb);
   // Allocates `bytes` of engine memory on the chosen device. kInvalid: the peer offers less (`need`

@@ -10,6 +10,7 @@
 #include "base/histogram.h"
 #include "base/json.h"
 #include "cmd/mc-xfer/client.h"
+#include "cmd/mc-xfer/scratch.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "cmd/side_by_side.h"
 
@@ -33,8 +34,9 @@ struct KvOptions {
     v("threads", threads, "threads that submit layers");
     v("rounds", rounds, "times the whole pattern is moved, each beside its contiguous twin");
     v("each", each, "a request for every block instead of one strided request for a layer's part");
-    v("check", check, "verify contents by checksum");
+    v("check", check, "verify contents by checksum, where the peer's may be filled");
     client.describe_device(v);
+    client.describe_overwrite(v);
     client.describe(v);
   }
 };
@@ -218,7 +220,7 @@ Result<Pattern> pattern_of(const KvOptions& o) {
   return p;
 }
 
-Result<int> run(const KvOptions& o, const Context& context) {
+Result<int> run(KvOptions o, const Context& context) {
   MC_TRY(const Pattern pattern, pattern_of(o));
   std::vector<uint64_t> threads;
   for (const auto& text : o.threads) {
@@ -230,11 +232,14 @@ Result<int> run(const KvOptions& o, const Context& context) {
   MC_TRY(const auto client, Client::open(o.client, "kv"));
   MC_TRY(const Memory local,
          client->memory(pattern.span(), strf("%u layers x %u blocks", o.layers, o.blocks)));
+  MC_TRY_(ask_scratch(*client, o.client));
+  MC_TRY(const bool fills, may_fill(*client, pattern.span(), pattern.op == Op::kWrite));
+  o.check = o.check && fills;
   const bool on_device = client->location != "*";
   std::vector<std::byte> host(on_device ? local.size() : 0);
   const std::span<std::byte> image = on_device ? std::span(host) : local.bytes();
   fill_random(image, 1);
-  if (pattern.op == Op::kRead) {  // reads must find something worth comparing
+  if (pattern.op == Op::kRead && o.check) {  // reads must find something worth comparing
     MC_TRY_(client->move(Op::kWrite, image, 0));
     std::memset(image.data(), 0, image.size());
   }

@@ -11,6 +11,7 @@
 #include "io/signals.h"
 #include "p2p/filecopy/service.h"
 #include "rpc/server.h"
+#include "xfer/core/scratch_memory.h"
 #include "xfer/engine.h"
 
 namespace mc::xfer {
@@ -97,6 +98,11 @@ Result<int> run(ServeOptions& o) {
   MC_TRY(const std::vector<Memory> offered, offer(*engine, o, clock));
   MC_TRY(auto server, rpc::Server::open(loop, o.listen, metrics));
   xfer::serve(*engine, *server);
+  const bool scratch = o.size > 0 && o.memory_writable && o.root.empty();
+  server->on<AskScratch>([bytes = scratch ? offered.front().size() : 0](
+                             const AskScratch&, const rpc::Call&) -> Result<ScratchMemory> {
+    return ScratchMemory{bytes};
+  });
   std::unique_ptr<p2p::filecopy::Service> folder;
   if (!o.root.empty()) {
     p2p::filecopy::Service::Config config;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "cmd/mc-xfer/scratch.h"
 #include "cmd/side_by_side.h"
 
 namespace mc::xfer {
@@ -41,6 +42,20 @@ Result<> drive(const Client& client, const Stream& s, std::span<std::byte> local
   return {};
 }
 
+struct Uses {  // of the peer's memory, from offset 0
+  uint64_t bytes = 0;
+  bool writes = false;
+};
+
+Uses uses(const std::vector<Stream>& streams) {
+  Uses out;
+  for (const Stream& s : streams) {
+    out.bytes += s.span();
+    out.writes = out.writes || s.op == Op::kWrite;
+  }
+  return out;
+}
+
 struct Worker {
   size_t stream = 0;
   uint64_t offset = 0;
@@ -63,22 +78,30 @@ std::vector<Worker> workers_of(const std::vector<Stream>& streams, std::span<std
 
 }  // namespace
 
+Result<> may_write(Client& client, const std::vector<Stream>& streams) {
+  const auto [bytes, writes] = uses(streams);
+  if (!writes || bytes > client.offered) return {};
+  MC_TRY_(may_fill(client, bytes, true));
+  return {};
+}
+
 Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector<Stream>& streams,
                                                const WorkloadConfig& config) {
-  uint64_t span = 0;
+  const auto [span, writes] = uses(streams);
   std::string need;
   for (const Stream& s : streams) {
-    span += s.span();
     need += strf("%s%llu threads x %llu x %s", need.empty() ? "" : " and ",
                  static_cast<unsigned long long>(s.threads),
                  static_cast<unsigned long long>(s.batch), bytes_text(s.block).c_str());
   }
   MC_TRY(const Memory local, client.memory(span, need));
+  MC_TRY(const bool fills, may_fill(client, span, writes));
+  const bool check = config.check && fills;
   const bool on_device = client.location != "*";
   std::vector<std::byte> host(on_device ? span : 0);
   const std::span<std::byte> image = on_device ? std::span(host) : local.bytes();
   fill_random(image, config.seed);
-  if (config.check) {  // reads must find something worth comparing
+  if (check) {  // reads must find something worth comparing
     MC_TRY_(client.move(Op::kWrite, image, 0));
     uint64_t at = 0;
     for (const Stream& s : streams) {
@@ -103,7 +126,7 @@ Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector
   for (size_t i = 0; i < streams.size(); ++i) {
     out[i].stream = streams[i];
     out[i].seconds = seconds;
-    out[i].checked = config.check;
+    out[i].checked = check;
   }
   for (Worker& w : workers) {
     MC_TRY_(std::move(w.outcome));
@@ -114,7 +137,7 @@ Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector
     r.latency_ns.merge(w.result.latency_ns);
     r.thread_bytes.push_back(static_cast<double>(w.result.requests * r.stream.block));
   }
-  if (config.check) {
+  if (check) {
     MC_TRY_(client.get(local, image));
     MC_TRY_(client.verify(image, need));
   }

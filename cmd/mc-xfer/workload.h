@@ -38,12 +38,16 @@ struct StreamResult {
 
 struct WorkloadConfig {
   Duration duration = std::chrono::seconds(1);
-  bool check = true;  // contents, at the end
+  bool check = true;  // contents, at the end; of a run that only reads, where it may fill them
   uint64_t seed = 1;
 };
 
 Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector<Stream>& streams,
                                                const WorkloadConfig& config);
+
+// Errors: kInvalid when `streams` would write where they may not. Nothing is said of those that ask
+// for more than the peer has: run_workload() does.
+Result<> may_write(Client& client, const std::vector<Stream>& streams);
 
 // Returns: Jain's index of the shares: 1 when all are equal, 1/n when one has all.
 double jain(const std::vector<double>& shares);

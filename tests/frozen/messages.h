@@ -12,6 +12,7 @@
 #include "store/protocol/query_messages.h"
 #include "store/protocol/tier_messages.h"
 #include "xfer/core/messages.h"
+#include "xfer/core/scratch_memory.h"
 
 namespace mc {
 
@@ -45,7 +46,8 @@ void each_xfer_message(const V& v) {
   using namespace xfer;
   v.template all<SegmentDescriptor, Notified, Notify, QueuePairOpened, OpenQueuePair,
                  QueuePairClosed, CloseQueuePair, KeepQueuePairs, QueuePairsKept, GuardRaised,
-                 RaiseGuard, MachineDescription, DescribeMachine, DescribeSegment>();
+                 RaiseGuard, MachineDescription, DescribeMachine, DescribeSegment, ScratchMemory,
+                 AskScratch>();
 }
 template <class V>
 void each_files_message(const V& v) {

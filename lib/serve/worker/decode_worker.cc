@@ -1,6 +1,7 @@
 #include "serve/worker/decode_worker.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/log.h"
 #include "xfer/memory/copy.h"
@@ -11,6 +12,14 @@ namespace {
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
 constexpr Duration kFenceAgain = std::chrono::milliseconds(50);
 constexpr Duration kDeadline = std::chrono::minutes(1);  // of KV, where the request names none
+
+// A peer that wrote past its blocks may have changed the word. It is set all the same: no value is
+// used twice.
+void set_guard_word(std::byte* word, uint64_t value) {
+  if (xfer::raise_guard_word(word, value)) return;
+  log_error("decode", "a peer wrote over a guard word: other KV here may be wrong, too");
+  std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(word)).store(value);
+}
 
 }  // namespace
 
@@ -194,7 +203,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, const rpc::Call& cal
   s->slot = free_slots_.back();
   free_slots_.pop_back();
   s->guard = ++next_guard_;
-  MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), s->guard));
+  set_guard_word(core_->guard_word(s->slot), s->guard);
   r.guard_offset = core_->guard_offset(s->slot);
   r.guard = s->guard;
   r.blocks_here = static_cast<uint32_t>(s->here);
@@ -339,7 +348,7 @@ void DecodeWorker::end(const SequencePtr& s) {
 // the blocks wait until it must be over.
 void DecodeWorker::quarantine(const SequencePtr& s) {
   if (std::exchange(s->fencing, true)) return;
-  MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
+  set_guard_word(core_->guard_word(s->slot), ++next_guard_);
   std::vector<xfer::FencedRange> ranges;
   const xfer::Memory& memory = core_->memory();
   for (const std::byte* block : s->blocks)

@@ -240,6 +240,31 @@ TEST_CASE("KV is late at the earlier of the worker's deadline and the request's"
   }
 }
 
+TEST_CASE("a peer that writes over the guard words ends no decode worker") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop);
+  const auto open = pair.reserve("open", prompt_of(100, 1));
+  REQUIRE(open);
+  const xfer::SegmentDescriptor there = pair.d_xfer->describe();
+  auto junk = pair.p_xfer->allocate(WorkerCore::kGuardWords * 8);
+  REQUIRE(junk);
+  std::fill(junk->bytes().begin(), junk->bytes().end(), std::byte{0xff});
+  xfer::Request write;
+  write.op = xfer::Op::kWrite;
+  const auto segment = pair.p_xfer->open_segment(there, pair.d_server->address());
+  REQUIRE(segment);
+  write.segment = *segment;
+  write.local = junk->data();
+  write.offset = there.buffers.front().offset;
+  write.bytes = junk->size();
+  REQUIRE(pair.p_xfer->transfer_sync(write, 10s * kSlow));
+  REQUIRE(pair.call(*pair.to_d, Abort{"open", "the test"}));
+  pair.serve("next", prompt_of(100, 2));
+  CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("offers that do not fit are refused and read nothing") {
   SteadyClock clock;
   io::Loop loop(clock);
