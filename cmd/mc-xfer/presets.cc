@@ -160,8 +160,7 @@ Result<int> run_preset(const std::string& name, const ClientOptions& options, Du
   MC_TRY(const auto other, Client::open(theirs, "bench-older"));
   MC_TRY_(ask_scratch(*mine, ours));
   MC_TRY_(ask_scratch(*other, theirs));
-  for (const Stream& stream : p.rows)
-    MC_TRY_(may_write(*mine, {stream}));
+  for (const Stream& stream : p.rows) MC_TRY_(may_write(*mine, {stream}));
   head(p, context);
   WorkloadConfig config{duration, true, 1};
   for (const Stream& stream : p.rows) {
