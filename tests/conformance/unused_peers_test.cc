@@ -45,6 +45,7 @@ TEST_CASE("connections and threads to a tcp peer end ten minutes after its last 
   EngineOptions options;
   options.node = "user";
   options.transports = {"tcp"};
+  options.connections = 1;  // else a second one begins when the first is slow
   auto user = Engine::open(clock, options, metrics);
   REQUIRE(user);
   const auto read = [&](const Owner& owner) {
